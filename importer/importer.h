@@ -1,0 +1,35 @@
+#pragma once
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace weir {
+
+// Reads an ONNX file as it stands: one Node per ONNX node (local functions inlined, Constant nodes
+// turned into constants, subgraphs of If/Loop kept as graph attributes), initializers as constants of
+// the graph and in graph.initializers, external data memory-mapped. Missing external files leave data
+// null. Ops unknown to the table are all reported in one UnsupportedOp error. Shapes: dims of
+// input_ids are batch and sequence; nothing is inferred.
+std::unique_ptr<Graph> ReadOnnx(const std::filesystem::path& model);
+
+struct WriteOnnxOptions {
+  int64_t external_threshold_bytes = 1024;  // larger tensors go to the data file
+  int64_t inline_limit_bytes = 1900000000;  // total above which external data is forced
+  std::string data_file;                    // "" = <model>.data beside the model
+};
+// Saves any Graph (custom ops in domain ai.weir) as ONNX that onnx.load and ReadOnnx read again.
+void WriteOnnx(const Graph& graph, const std::filesystem::path& model, const WriteOnnxOptions& options = {});
+
+// New bytes for one initializer of the user's file, already in the file's layout; encoded to its dtype.
+using Replacements = std::map<std::string, std::vector<float>>;
+// Copies the user's own model with the given initializers replaced: graph, names, layout, dtypes and
+// everything else stay. Weights stay inline or external as the source had them, external when large.
+void ExportOnnx(const std::filesystem::path& source, const std::filesystem::path& target,
+                const Replacements& replacements);
+
+}  // namespace weir

@@ -1,0 +1,25 @@
+#include <unordered_map>
+
+#include "backend/kernel.h"
+#include "graph/op_schema.h"
+
+namespace weir {
+
+#define OP(Name, folder) \
+  const OpSchema& Name##Schema(); \
+  const Kernel& Name##CpuKernel();
+#include "kernels/ops.def"
+#undef OP
+
+const Kernel* FindKernel(DeviceKind device, const OpSchema& schema) {
+  static const std::unordered_map<const OpSchema*, const Kernel*> cpu = {
+#define OP(Name, folder) {&Name##Schema(), &Name##CpuKernel()},
+#include "kernels/ops.def"
+#undef OP
+  };
+  if (device != DeviceKind::kCpu) return nullptr;
+  const auto it = cpu.find(&schema);
+  return it == cpu.end() || it->second->launch == nullptr ? nullptr : it->second;
+}
+
+}  // namespace weir
