@@ -29,6 +29,7 @@ class Pass {
 
 struct PassRecord {
   std::string name;
+  bool disabled = false;
   int matches = 0;
   double ms = 0;
   int64_t nodes_after = 0;
@@ -46,6 +47,9 @@ class PassManager {
   // Returns whether the pass changed the graph; errors gain the pass's name as context.
   bool Run(Pass& pass, Graph& graph);
   const std::vector<PassRecord>& records() const { return records_; }
+  // Throws InvalidArgument when `disabled` or `print_after` names a pass that no pipeline ran; call it
+  // after the pipelines.
+  void CheckNames() const;
   std::string Log() const;  // "fuse_rms_norm   9 matches   0.4 ms   212 nodes" per line
 
  private:
