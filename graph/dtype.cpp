@@ -10,27 +10,28 @@ namespace weir {
 namespace {
 struct Info {
   DType dtype;
+  int onnx;
   int bits;
   bool is_float;
   std::string_view name;
 };
 constexpr std::array<Info, 16> kInfo = {{
-    {DType::kUndefined, 0, false, "undefined"},
-    {DType::kFloat32, 32, true, "float"},
-    {DType::kFloat64, 64, true, "double"},
-    {DType::kFloat16, 16, true, "float16"},
-    {DType::kBFloat16, 16, true, "bfloat16"},
-    {DType::kInt64, 64, false, "int64"},
-    {DType::kInt32, 32, false, "int32"},
-    {DType::kInt16, 16, false, "int16"},
-    {DType::kInt8, 8, false, "int8"},
-    {DType::kUInt64, 64, false, "uint64"},
-    {DType::kUInt32, 32, false, "uint32"},
-    {DType::kUInt16, 16, false, "uint16"},
-    {DType::kUInt8, 8, false, "uint8"},
-    {DType::kInt4, 4, false, "int4"},
-    {DType::kUInt4, 4, false, "uint4"},
-    {DType::kBool, 8, false, "bool"},
+    {DType::kUndefined, 0, 0, false, "undefined"},
+    {DType::kFloat32, 1, 32, true, "float"},
+    {DType::kFloat64, 11, 64, true, "double"},
+    {DType::kFloat16, 10, 16, true, "float16"},
+    {DType::kBFloat16, 16, 16, true, "bfloat16"},
+    {DType::kInt64, 7, 64, false, "int64"},
+    {DType::kInt32, 6, 32, false, "int32"},
+    {DType::kInt16, 5, 16, false, "int16"},
+    {DType::kInt8, 3, 8, false, "int8"},
+    {DType::kUInt64, 13, 64, false, "uint64"},
+    {DType::kUInt32, 12, 32, false, "uint32"},
+    {DType::kUInt16, 4, 16, false, "uint16"},
+    {DType::kUInt8, 2, 8, false, "uint8"},
+    {DType::kInt4, 22, 4, false, "int4"},
+    {DType::kUInt4, 21, 4, false, "uint4"},
+    {DType::kBool, 9, 8, false, "bool"},
 }};
 }  // namespace
 
@@ -50,6 +51,15 @@ DType DTypeFromName(std::string_view name) {
   }
   return DType::kUndefined;
 }
+
+DType DTypeFromOnnx(int64_t number) {
+  for (const Info& info : kInfo) {
+    if (info.onnx == number) return info.dtype;
+  }
+  return DType::kUndefined;
+}
+
+int OnnxNumber(DType dtype) { return kInfo[static_cast<size_t>(dtype)].onnx; }
 
 float HalfToFloat(uint16_t bits) {
   const uint32_t sign = (bits & 0x8000u) << 16;

@@ -33,6 +33,10 @@ bool IsFloat(DType dtype);
 std::string_view DTypeName(DType dtype);
 // Inverse of DTypeName; kUndefined when unknown.
 DType DTypeFromName(std::string_view name);
+// ONNX's TensorProto.DataType numbers. Attributes such as Cast's `to` keep them. kUndefined when the
+// type is not one of ours (strings, float8, complex).
+DType DTypeFromOnnx(int64_t number);
+int OnnxNumber(DType dtype);
 
 float HalfToFloat(uint16_t bits);
 uint16_t FloatToHalf(float value);  // round to nearest even
