@@ -1,0 +1,8 @@
+#include "kernels/common/reference_kernel.h"
+
+namespace weir {
+
+WEIR_REFERENCE_CPU_KERNEL(Embedding)
+WEIR_REFERENCE_CPU_KERNEL(EmbeddingGradient)
+
+}  // namespace weir
