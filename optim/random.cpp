@@ -1,0 +1,68 @@
+#include "optim/random.h"
+
+#include <Random123/philox.h>
+
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+namespace weir {
+namespace {
+
+using Philox = r123::Philox4x32;
+
+uint64_t HashName(std::string_view name) {  // FNV-1a, fixed for all time: it is part of the seed
+  uint64_t hash = 14695981039346656037ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return hash;
+}
+
+class Generator {
+ public:
+  Generator(std::string_view name, uint64_t seed) : name_(HashName(name)), seed_(seed) {}
+  // Two 64-bit words of counter `index`.
+  std::pair<uint64_t, uint64_t> At(uint64_t index) const {
+    const Philox::ctr_type counter = {{static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32),
+                                       static_cast<uint32_t>(name_), static_cast<uint32_t>(name_ >> 32)}};
+    const Philox::key_type key = {{static_cast<uint32_t>(seed_), static_cast<uint32_t>(seed_ >> 32)}};
+    const auto words = Philox()(counter, key);
+    return {words[0] | uint64_t{words[1]} << 32, words[2] | uint64_t{words[3]} << 32};
+  }
+
+ private:
+  uint64_t name_, seed_;
+};
+
+double ToUnit(uint64_t word) {  // (0, 1], 53 bits: log() below never sees 0
+  return (static_cast<double>(word >> 11) + 1) * 0x1p-53;
+}
+
+}  // namespace
+
+void FillNormal(std::span<float> out, int64_t first_element, std::string_view name, uint64_t seed,
+                double mean, double std) {
+  const Generator generator(name, seed);
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto element = static_cast<uint64_t>(first_element) + i;
+    const auto [a, b] = generator.At(element / 2);
+    const double radius = std::sqrt(-2 * std::log(ToUnit(a)));
+    const double angle = 2 * std::numbers::pi * ToUnit(b);
+    const double normal = radius * (element % 2 == 0 ? std::cos(angle) : std::sin(angle));
+    out[i] = static_cast<float>(mean + std * normal);
+  }
+}
+
+std::vector<int64_t> Permutation(int64_t count, std::string_view name, uint64_t seed) {
+  const Generator generator(name, seed);
+  std::vector<int64_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), 0);
+  for (int64_t i = count - 1; i > 0; --i) {
+    // The bias of the modulo is below count / 2^64.
+    const auto j = static_cast<int64_t>(generator.At(static_cast<uint64_t>(i)).first %
+                                        static_cast<uint64_t>(i + 1));
+    std::swap(order[static_cast<size_t>(i)], order[static_cast<size_t>(j)]);
+  }
+  return order;
+}
+
+}  // namespace weir

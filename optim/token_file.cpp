@@ -1,0 +1,302 @@
+#include "optim/token_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Read-only mapping of a whole file.
+class Mapping {
+ public:
+  explicit Mapping(const fs::path& path) {
+    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    WEIR_CHECK(fd >= 0, ErrorCode::kIoError, "cannot open data file '", path.string(), "': ",
+               std::strerror(errno));
+    struct stat info = {};
+    const bool ok = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
+    size_ = ok ? info.st_size : 0;
+    if (ok && size_ > 0) data_ = mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    WEIR_CHECK(ok, ErrorCode::kIoError, "data file '", path.string(), "' is not a regular file");
+    WEIR_CHECK(data_ != MAP_FAILED, ErrorCode::kIoError, "cannot map data file '", path.string(), "'");
+  }
+  ~Mapping() {
+    if (data_ != nullptr && data_ != MAP_FAILED) munmap(data_, static_cast<size_t>(size_));
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+  const char* data() const { return static_cast<const char*>(data_); }
+  int64_t size() const { return size_; }
+  template <class T>
+  T At(int64_t offset) const {
+    T value;
+    std::memcpy(&value, data() + offset, sizeof(T));
+    return value;
+  }
+
+ private:
+  void* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+enum class Width { kU8, kU16, kI16, kU32, kI32, kI64 };
+
+int64_t BytesOf(Width width) {
+  switch (width) {
+    case Width::kU8: return 1;
+    case Width::kU16:
+    case Width::kI16: return 2;
+    case Width::kU32:
+    case Width::kI32: return 4;
+    case Width::kI64: return 8;
+  }
+  return 1;
+}
+
+class MappedTokens : public TokenFile {
+ public:
+  MappedTokens(const fs::path& path, std::unique_ptr<Mapping> mapping, Width width, int64_t offset,
+               int64_t tokens)
+      : mapping_(std::move(mapping)), width_(width), offset_(offset) {
+    path_ = path.string();
+    tokens_ = tokens;
+    starts_ = {0, tokens};
+  }
+
+  void Read(int64_t first, std::span<int64_t> out) const override {
+    WEIR_CHECK(first >= 0 && first + static_cast<int64_t>(out.size()) <= tokens_, ErrorCode::kInternal,
+               "read past the end of ", path_);
+    const int64_t base = offset_ + first * BytesOf(width_);
+    for (size_t i = 0; i < out.size(); ++i) {
+      const int64_t at = base + static_cast<int64_t>(i) * BytesOf(width_);
+      switch (width_) {
+        case Width::kU8: out[i] = mapping_->At<uint8_t>(at); break;
+        case Width::kU16: out[i] = mapping_->At<uint16_t>(at); break;
+        case Width::kI16: out[i] = mapping_->At<int16_t>(at); break;
+        case Width::kU32: out[i] = mapping_->At<uint32_t>(at); break;
+        case Width::kI32: out[i] = mapping_->At<int32_t>(at); break;
+        case Width::kI64: out[i] = mapping_->At<int64_t>(at); break;
+      }
+    }
+  }
+
+  void SetDocuments(std::vector<int64_t> starts) { starts_ = std::move(starts); }
+
+  void SplitAt(int64_t separator) {
+    starts_ = {0};
+    std::vector<int64_t> buffer(1 << 16);
+    for (int64_t first = 0; first < tokens_; first += static_cast<int64_t>(buffer.size())) {
+      buffer.resize(static_cast<size_t>(std::min<int64_t>(1 << 16, tokens_ - first)));
+      Read(first, buffer);
+      for (size_t i = 0; i < buffer.size(); ++i) {
+        const int64_t next = first + static_cast<int64_t>(i) + 1;
+        if (buffer[i] == separator && next < tokens_) starts_.push_back(next);
+      }
+    }
+    starts_.push_back(tokens_);
+  }
+
+ private:
+  std::unique_ptr<Mapping> mapping_;
+  Width width_;
+  int64_t offset_;
+};
+
+using Files = std::unique_ptr<MappedTokens>;
+
+int64_t Count(const fs::path& path, int64_t bytes, Width width) {
+  WEIR_CHECK(bytes % BytesOf(width) == 0, ErrorCode::kInvalidArgument, "data file '", path.string(),
+             "' has ", bytes, " bytes of tokens, not a multiple of ", BytesOf(width),
+             "; check --data-format");
+  return bytes / BytesOf(width);
+}
+
+Files OpenNpy(const fs::path& path) {
+  auto map = std::make_unique<Mapping>(path);
+  WEIR_CHECK(map->size() >= 12 && std::memcmp(map->data(), "\x93NUMPY", 6) == 0,
+             ErrorCode::kInvalidArgument, "'", path.string(), "' is not a .npy file");
+  const bool v1 = map->At<uint8_t>(6) == 1;
+  const int64_t prefix = v1 ? 10 : 12;
+  const int64_t length = v1 ? map->At<uint16_t>(8) : map->At<uint32_t>(8);
+  WEIR_CHECK(prefix + length <= map->size(), ErrorCode::kInvalidArgument, "'", path.string(),
+             "': header is cut short");
+  const std::string header(map->data() + prefix, static_cast<size_t>(length));
+  const auto quoted = [&](const std::string& key) {
+    const size_t at = header.find("'" + key + "'");
+    const size_t open = at == std::string::npos ? at : header.find('\'', header.find(':', at));
+    const size_t close = open == std::string::npos ? open : header.find('\'', open + 1);
+    return close == std::string::npos ? std::string() : header.substr(open + 1, close - open - 1);
+  };
+  const std::string descr = quoted("descr");
+  const std::pair<const char*, Width> known[] = {{"|u1", Width::kU8}, {"<u2", Width::kU16},
+                                                 {"<i2", Width::kI16}, {"<u4", Width::kU32},
+                                                 {"<i4", Width::kI32}, {"<i8", Width::kI64}};
+  for (const auto& [name, width] : known) {
+    if (descr != name) continue;
+    const int64_t offset = prefix + length;
+    const int64_t tokens = Count(path, map->size() - offset, width);
+    return std::make_unique<MappedTokens>(path, std::move(map), width, offset, tokens);
+  }
+  throw Error(ErrorCode::kInvalidArgument,
+              StrCat("'", path.string(), "': dtype ", descr, "; expected u1, u2, i2, u4, i4 or i8"));
+}
+
+// Megatron-LM indexed data set: "MMIDIDX\0\0", version 1, dtype code, sequence and document counts,
+// int32 lengths, int64 byte pointers, int64 document bounds (in sequences).
+Files OpenMegatron(const fs::path& bin, const fs::path& index_path) {
+  const Mapping index(index_path);
+  WEIR_CHECK(index.size() >= 34 && std::memcmp(index.data(), "MMIDIDX\0\0", 9) == 0,
+             ErrorCode::kInvalidArgument, "'", index_path.string(), "' is not a Megatron index");
+  const int code = index.At<uint8_t>(17);
+  const std::pair<int, Width> codes[] = {{1, Width::kU8}, {3, Width::kI16}, {4, Width::kI32},
+                                         {5, Width::kI64}, {8, Width::kU16}};
+  const auto* found = std::find_if(std::begin(codes), std::end(codes),
+                                   [&](const auto& entry) { return entry.first == code; });
+  WEIR_CHECK(found != std::end(codes), ErrorCode::kInvalidArgument, "'", index_path.string(),
+             "': dtype code ", code, " is not an integer type");
+  const auto sequences = index.At<int64_t>(18), documents = index.At<int64_t>(26);
+  WEIR_CHECK(sequences >= 0 && documents >= 0 && sequences < (int64_t{1} << 48) &&
+                 documents < (int64_t{1} << 48) &&
+                 index.size() == 34 + 12 * sequences + 8 * documents,
+             ErrorCode::kInvalidArgument, "'", index_path.string(), "': ", sequences, " sequences and ",
+             documents, " documents do not fit its ", index.size(), " bytes");
+  auto map = std::make_unique<Mapping>(bin);
+  std::vector<int64_t> ends = {0};
+  for (int64_t s = 0; s < sequences; ++s) {
+    const int64_t pointer = index.At<int64_t>(34 + 4 * sequences + 8 * s);
+    WEIR_CHECK(pointer == ends.back() * BytesOf(found->second), ErrorCode::kInvalidArgument, "'",
+               index_path.string(), "': sequence ", s, " starts at byte ", pointer, ", expected ",
+               ends.back() * BytesOf(found->second));
+    ends.push_back(ends.back() + index.At<int32_t>(34 + 4 * s));
+  }
+  const int64_t tokens = Count(bin, map->size(), found->second);
+  WEIR_CHECK(ends.back() == tokens, ErrorCode::kInvalidArgument, "'", bin.string(), "' has ", tokens,
+             " tokens, its index says ", ends.back());
+  std::vector<int64_t> starts;
+  for (int64_t d = 0; d < documents; ++d) {
+    const int64_t sequence = index.At<int64_t>(34 + 12 * sequences + 8 * d);
+    WEIR_CHECK(sequence >= 0 && sequence <= sequences, ErrorCode::kInvalidArgument, "'",
+               index_path.string(), "': document ", d, " starts at sequence ", sequence, " of ", sequences);
+    starts.push_back(ends[static_cast<size_t>(sequence)]);
+  }
+  if (starts.empty() || starts.front() != 0) starts.insert(starts.begin(), 0);
+  if (starts.back() != tokens) starts.push_back(tokens);
+  auto file = std::make_unique<MappedTokens>(bin, std::move(map), found->second, 0, tokens);
+  file->SetDocuments(std::move(starts));
+  return file;
+}
+
+// llm.c: 256 int32 header words, magic 20240520 version 1 (u16) or 20240801 version 7 (u32), count.
+constexpr int32_t kLlmcMagic16 = 20240520, kLlmcMagic32 = 20240801;
+
+Files OpenBin(const fs::path& path, const std::string& format) {
+  const fs::path index = fs::path(path).replace_extension(".idx");
+  if (format == "megatron" || (format == "auto" && fs::exists(index))) return OpenMegatron(path, index);
+  auto map = std::make_unique<Mapping>(path);
+  const bool has_header = map->size() >= 1024;
+  const int32_t magic = has_header ? map->At<int32_t>(0) : 0;
+  if (format != "u16" && format != "u32") {
+    if (magic == kLlmcMagic16 || magic == kLlmcMagic32) {
+      const Width width = magic == kLlmcMagic16 ? Width::kU16 : Width::kU32;
+      const int64_t tokens = map->At<int32_t>(8);
+      WEIR_CHECK(map->size() == 1024 + tokens * BytesOf(width), ErrorCode::kInvalidArgument, "'",
+                 path.string(), "': header says ", tokens, " tokens, file holds ",
+                 (map->size() - 1024) / BytesOf(width));
+      return std::make_unique<MappedTokens>(path, std::move(map), width, 1024, tokens);
+    }
+    throw Error(ErrorCode::kInvalidArgument,
+                StrCat("'", path.string(),
+                       "' has no header that says its token width; give --data-format u16 or u32"));
+  }
+  WEIR_CHECK(magic != kLlmcMagic16 && magic != kLlmcMagic32, ErrorCode::kInvalidArgument, "'",
+             path.string(), "' starts with an llm.c header; leave --data-format at auto");
+  const Width width = format == "u16" ? Width::kU16 : Width::kU32;
+  const int64_t tokens = Count(path, map->size(), width);
+  // A u32 file read as u16 shows a zero in every second place: no real text does.
+  if (format == "u16" && tokens >= 64) {
+    int64_t zeros = 0;
+    const int64_t checked = std::min<int64_t>(tokens / 2, 4096);
+    for (int64_t i = 0; i < checked; ++i) zeros += map->At<uint16_t>(4 * i + 2) == 0;
+    WEIR_CHECK(zeros < checked, ErrorCode::kInvalidArgument, "'", path.string(),
+               "': every second 16-bit id is 0, so this looks like a u32 file; give --data-format u32");
+  }
+  return std::make_unique<MappedTokens>(path, std::move(map), width, 0, tokens);
+}
+
+Files OpenText(const fs::path& path) {
+  auto map = std::make_unique<Mapping>(path);
+  const int64_t bytes = map->size();
+  return std::make_unique<MappedTokens>(path, std::move(map), Width::kU8, 0, bytes);
+}
+
+Files OpenOne(const fs::path& path, const TokenFileOptions& options) {
+  const std::string& format = options.format;
+  const std::string suffix = path.extension().string();
+  Files file;
+  if (format == "text") {
+    file = OpenText(path);
+  } else if (format == "npy" || (format == "auto" && suffix == ".npy")) {
+    file = OpenNpy(path);
+  } else if (format == "u16" || format == "u32" || format == "megatron" || suffix == ".bin") {
+    file = OpenBin(path, format);
+  } else if (format == "auto") {
+    static const std::set<std::string> text = {".txt", ".md", ".cpp", ".h", ".cu", ".cuh", ".c", ".py",
+                                               ".json", ".cmake", ".sh", ".def", ".rst", ".tex", ".html"};
+    WEIR_CHECK(text.contains(suffix), ErrorCode::kInvalidArgument, "'", path.string(),
+               "': cannot tell the format from the name; give --data-format text, u16, u32, npy or megatron");
+    file = OpenText(path);
+  } else {
+    throw Error(ErrorCode::kInvalidArgument,
+                StrCat("--data-format=", format, " is unknown; expected auto, text, u16, u32, npy or megatron"));
+  }
+  if (options.separator >= 0 && file->document_starts().size() == 2) file->SplitAt(options.separator);
+  return file;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const fs::path& path,
+                                                       const TokenFileOptions& options) {
+  std::vector<std::unique_ptr<TokenFile>> files;
+  WEIR_CHECK(fs::exists(path), ErrorCode::kIoError, "data path '", path.string(), "' does not exist");
+  if (!fs::is_directory(path)) {
+    files.push_back(OpenOne(path, options));
+    return files;
+  }
+  std::set<fs::path> found;
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    const bool hidden = entry.path().filename().string().starts_with(".");
+    if (entry.is_regular_file() && !hidden && entry.path().extension() != ".idx") found.insert(entry.path());
+  }
+  for (const fs::path& file : found) {
+    if (fs::file_size(file) > 0) files.push_back(OpenOne(file, options));
+  }
+  return files;
+}
+
+void CheckTokenRange(const TokenFile& file, int64_t vocabulary) {
+  std::vector<int64_t> buffer(1 << 16);
+  for (int64_t first = 0; first < file.tokens(); first += static_cast<int64_t>(buffer.size())) {
+    buffer.resize(static_cast<size_t>(std::min<int64_t>(1 << 16, file.tokens() - first)));
+    file.Read(first, buffer);
+    for (size_t i = 0; i < buffer.size(); ++i) {
+      WEIR_CHECK(buffer[i] >= 0 && buffer[i] < vocabulary, ErrorCode::kInvalidArgument, "data file '",
+                 file.path(), "': token ", first + static_cast<int64_t>(i), " is ", buffer[i],
+                 ", outside the model's vocabulary 0..", vocabulary - 1,
+                 "; check --data-format or tokenise for this model");
+    }
+  }
+}
+
+}  // namespace weir

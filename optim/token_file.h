@@ -1,0 +1,44 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace weir {
+
+// Token ids on disk, memory-mapped, cut into documents. Never modified; a file that grows while open
+// keeps the length it had.
+class TokenFile {
+ public:
+  virtual ~TokenFile() = default;
+  int64_t tokens() const { return tokens_; }
+  // Document starts, ending with tokens(): document d is [starts[d], starts[d+1]).
+  const std::vector<int64_t>& document_starts() const { return starts_; }
+  const std::string& path() const { return path_; }
+  // Copies ids [first, first + out.size()).
+  virtual void Read(int64_t first, std::span<int64_t> out) const = 0;
+
+ protected:
+  std::string path_;
+  int64_t tokens_ = 0;
+  std::vector<int64_t> starts_;
+};
+
+struct TokenFileOptions {
+  // "auto": by name and header (.npy; Megatron .bin with .idx beside; llm.c .bin by its magic number;
+  // known text suffixes). A headerless .bin needs "u16" or "u32". "text" reads bytes as ids 0..255.
+  std::string format = "auto";
+  int64_t separator = -1;  // id that ends a document in formats without document bounds; -1 = none
+};
+
+// Opens one file, or every regular file below a directory (each its own documents, in path order).
+// Throws IoError / InvalidArgument naming the file and what was found.
+std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const std::filesystem::path& path,
+                                                       const TokenFileOptions& options);
+
+// Throws InvalidArgument with file and position of the first id outside [0, vocabulary).
+void CheckTokenRange(const TokenFile& file, int64_t vocabulary);
+
+}  // namespace weir

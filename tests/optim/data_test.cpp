@@ -1,0 +1,211 @@
+// Data files and the loader: DAT rows of public reports, by id where one applies.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <numeric>
+
+#include "graph/error.h"
+#include "optim/data_loader.h"
+#include "optim/random.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Data : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() / ("weir_data_" + std::string(info->name()) + std::to_string(getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  template <class T>
+  fs::path Write(const std::string& name, const std::vector<T>& values, const std::string& prefix = "") {
+    std::ofstream out(folder_ / name, std::ios::binary);
+    out << prefix;
+    out.write(reinterpret_cast<const char*>(values.data()), static_cast<std::streamsize>(values.size() * sizeof(T)));
+    return folder_ / name;
+  }
+  template <class T>
+  static std::vector<T> Iota(int64_t count) {
+    std::vector<T> values(static_cast<size_t>(count));
+    std::iota(values.begin(), values.end(), T{0});
+    return values;
+  }
+  static std::string Message(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  fs::path folder_;
+};
+
+std::vector<int64_t> ReadAll(const TokenFile& file) {
+  std::vector<int64_t> ids(static_cast<size_t>(file.tokens()));
+  file.Read(0, ids);
+  return ids;
+}
+
+TEST_F(Data, ReadsHeaderlessBinOnlyWhenTheWidthIsGiven_DAT02) {
+  const auto path = Write<uint16_t>("a.bin", {1, 2, 65535});
+  EXPECT_NE(Message([&] { OpenTokenFiles(path, {}); }).find("--data-format u16 or u32"), std::string::npos);
+  EXPECT_EQ(ReadAll(*OpenTokenFiles(path, {.format = "u16"})[0]), (std::vector<int64_t>{1, 2, 65535}));
+  const auto wide = Write<uint32_t>("b.bin", {1, 70000, 3});
+  EXPECT_EQ(ReadAll(*OpenTokenFiles(wide, {.format = "u32"})[0]), (std::vector<int64_t>{1, 70000, 3}));
+}
+
+TEST_F(Data, RefusesAU32FileReadAsU16_DAT02) {
+  const auto path = Write<uint32_t>("a.bin", Iota<uint32_t>(200));
+  EXPECT_NE(Message([&] { OpenTokenFiles(path, {.format = "u16"}); }).find("looks like a u32 file"),
+            std::string::npos);
+}
+
+TEST_F(Data, RefusesAnOddByteCount_DAT02) {
+  const auto path = Write<uint8_t>("a.bin", {1, 0, 2});
+  EXPECT_NE(Message([&] { OpenTokenFiles(path, {.format = "u16"}); }).find("not a multiple of 2"),
+            std::string::npos);
+}
+
+TEST_F(Data, ReadsLlmcHeaderAndChecksItsCount) {
+  std::vector<int32_t> header(256, 0);
+  header[0] = 20240520, header[1] = 1, header[2] = 3;
+  std::string prefix(reinterpret_cast<const char*>(header.data()), 1024);
+  EXPECT_EQ(ReadAll(*OpenTokenFiles(Write<uint16_t>("a.bin", {7, 8, 9}, prefix), {})[0]),
+            (std::vector<int64_t>{7, 8, 9}));
+  EXPECT_NE(Message([&] { OpenTokenFiles(Write<uint16_t>("b.bin", {7, 8}, prefix), {}); }).find("header says 3"),
+            std::string::npos);
+}
+
+TEST_F(Data, ReadsNpyOfEveryIntegerWidth) {
+  const auto header = [](const std::string& descr, int64_t count) {
+    std::string text = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + std::to_string(count) + ",), }";
+    while ((10 + text.size() + 1) % 64 != 0) text += ' ';
+    text += '\n';
+    std::string prefix = "\x93NUMPY";
+    prefix += '\x01';
+    prefix += '\0';
+    prefix += static_cast<char>(text.size() & 0xff);
+    prefix += static_cast<char>(text.size() >> 8);
+    return prefix + text;
+  };
+  EXPECT_EQ(ReadAll(*OpenTokenFiles(Write<int64_t>("a.npy", {5, 6}, header("<i8", 2)), {})[0]),
+            (std::vector<int64_t>{5, 6}));
+  EXPECT_EQ(ReadAll(*OpenTokenFiles(Write<uint16_t>("b.npy", {5, 6}, header("<u2", 2)), {})[0]),
+            (std::vector<int64_t>{5, 6}));
+  EXPECT_NE(Message([&] { OpenTokenFiles(Write<float>("c.npy", {5, 6}, header("<f4", 2)), {}); }).find("<f4"),
+            std::string::npos);
+}
+
+TEST_F(Data, ReadsMegatronIndexWithDocuments) {
+  Write<uint16_t>("m.bin", {1, 2, 3, 4, 5});
+  std::string index = "MMIDIDX";
+  const auto put = [&index](auto value) { index.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  index += std::string(2, '\0');
+  put(int64_t{1});
+  put(uint8_t{8});
+  put(int64_t{2});
+  put(int64_t{3});
+  put(int32_t{2}), put(int32_t{3});
+  put(int64_t{0}), put(int64_t{4});
+  put(int64_t{0}), put(int64_t{1}), put(int64_t{2});
+  std::ofstream(folder_ / "m.idx", std::ios::binary) << index;
+  const auto files = OpenTokenFiles(folder_ / "m.bin", {});
+  EXPECT_EQ(ReadAll(*files[0]), (std::vector<int64_t>{1, 2, 3, 4, 5}));
+  EXPECT_EQ(files[0]->document_starts(), (std::vector<int64_t>{0, 2, 5}));
+}
+
+TEST_F(Data, ReportsFileAndPositionOfAnIdOutsideTheVocabulary_DAT01) {
+  const auto files = OpenTokenFiles(Write<uint32_t>("a.bin", {1, 2, 65536}), {.format = "u32"});
+  const std::string message = Message([&] { CheckTokenRange(*files[0], 65536); });
+  EXPECT_NE(message.find("token 2 is 65536"), std::string::npos) << message;
+  EXPECT_NO_THROW(CheckTokenRange(*files[0], 65537));
+}
+
+TEST_F(Data, LabelsAreTheNextTokenAndStopAtDocumentEnds_VCE14) {
+  std::ofstream(folder_ / "a.txt") << "012";
+  std::ofstream(folder_ / "b.txt") << "ABC";
+  DataLoader loader(OpenTokenFiles(folder_, {}), 6, 0, /*shuffle=*/false, 256);
+  const Sample sample = loader.Get(0);
+  EXPECT_EQ(sample.input_ids, (std::vector<int64_t>{'0', '1', '2', 'A', 'B', 'C'}));
+  EXPECT_EQ(sample.labels, (std::vector<int64_t>{'1', '2', -100, 'B', 'C', -100}));
+}
+
+TEST_F(Data, EveryTokenOnceAnEpochWhateverTheSequenceLength_DAT05) {
+  const auto path = Write<uint16_t>("a.bin", Iota<uint16_t>(100));
+  for (const int64_t sequence : {1, 7, 8, 64, 100}) {
+    DataLoader loader(OpenTokenFiles(path, {.format = "u16", .separator = 9}), sequence, 5, true, 100);
+    std::vector<int> seen(100, 0);
+    for (int64_t i = 0; i < sequence; ++i) {  // sequence epochs = 100 samples
+      for (int64_t s = i * 100; s < (i + 1) * 100; ++s) {
+        for (const int64_t id : loader.Get(s).input_ids) ++seen[static_cast<size_t>(id)];
+      }
+    }
+    for (const int count : seen) EXPECT_EQ(count, sequence * sequence) << sequence;
+  }
+}
+
+TEST_F(Data, ASampleIsAFunctionOfItsIndexOnly_DAT08_DAT10) {
+  const auto path = Write<uint16_t>("a.bin", Iota<uint16_t>(1000));
+  const auto make = [&] {
+    return DataLoader(OpenTokenFiles(path, {.format = "u16", .separator = 99}), 16, 7, true, 1000);
+  };
+  const DataLoader first = make(), second = make();
+  std::vector<std::vector<int64_t>> forward;
+  for (int64_t s = 0; s < 130; ++s) forward.push_back(first.Get(s).input_ids);
+  for (int64_t s = 129; s >= 0; --s) {
+    EXPECT_EQ(second.Get(s).input_ids, forward[static_cast<size_t>(s)]) << s;
+  }
+}
+
+TEST_F(Data, ShufflesDocumentsBySeedAndEpoch) {
+  std::string text;
+  for (int d = 0; d < 40; ++d) std::ofstream(folder_ / (std::to_string(100 + d) + ".txt")) << char('0' + d);
+  const auto ids = [&](uint64_t seed, int64_t epoch) {
+    return DataLoader(OpenTokenFiles(folder_, {}), 40, seed, true, 256).Get(epoch).input_ids;
+  };
+  EXPECT_EQ(ids(1, 0), ids(1, 0));
+  EXPECT_NE(ids(1, 0), ids(2, 0));
+  EXPECT_NE(ids(1, 0), ids(1, 1));
+  auto sorted = ids(1, 0);
+  std::sort(sorted.begin(), sorted.end());
+  EXPECT_EQ(sorted.front(), '0');
+  EXPECT_EQ(std::unique(sorted.begin(), sorted.end()), sorted.end());
+}
+
+TEST_F(Data, ManySmallDocuments_DAT04) {
+  for (int d = 0; d < 300; ++d) std::ofstream(folder_ / (std::to_string(1000 + d) + ".txt")) << "ab";
+  DataLoader loader(OpenTokenFiles(folder_, {}), 600, 3, true, 256);
+  EXPECT_EQ(loader.documents(), 300);
+  EXPECT_EQ(loader.tokens_per_epoch(), 600);
+}
+
+TEST_F(Data, RefusesEmptyAndMissingData) {
+  EXPECT_THROW(OpenTokenFiles(folder_ / "none.bin", {}), Error);
+  EXPECT_THROW(DataLoader(OpenTokenFiles(folder_, {}), 4, 0, true, 256), Error);
+  EXPECT_THROW(OpenTokenFiles(Write<uint8_t>("x.dat", {1, 2}), {}), Error);
+}
+
+TEST(Random, NormalHasTheRightMomentsAndIsAFunctionOfTheElement) {
+  std::vector<float> values(100001), part(100);
+  FillNormal(values, 0, "w", 42, 0.5, 2.0);
+  double sum = 0, square = 0;
+  for (const float v : values) sum += v, square += static_cast<double>(v) * v;
+  const double n = static_cast<double>(values.size()), mean = sum / n;
+  EXPECT_NEAR(mean, 0.5, 5 * 2 / std::sqrt(n));
+  EXPECT_NEAR(std::sqrt(square / n - mean * mean), 2.0, 5 * 2 / std::sqrt(2 * n));
+  FillNormal(part, 777, "w", 42, 0.5, 2.0);
+  for (size_t i = 0; i < part.size(); ++i) EXPECT_EQ(part[i], values[777 + i]);
+  FillNormal(part, 777, "v", 42, 0.5, 2.0);
+  EXPECT_NE(part[0], values[777]);
+}
+
+}  // namespace
+}  // namespace weir
