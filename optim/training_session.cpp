@@ -1,0 +1,167 @@
+#include "optim/training_session.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "graph/error.h"
+#include "graph/parameter.h"
+#include "graph_passes/parameter_kind.h"
+#include "optim/random.h"
+
+namespace weir {
+namespace {
+
+void CopyInts(const Tensor& tensor, std::span<const int64_t> values) {
+  std::copy(values.begin(), values.end(), tensor.data<int64_t>());
+}
+
+// Shapes of a canonical graph's one vocabulary-sized result.
+int64_t VocabularyOf(const Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (node->op() == "Embedding") return node->in(1)->shape[0].Constant();
+  }
+  throw Error(ErrorCode::kInvalidModel, "the model has no token embedding; a decoder with input_ids is expected");
+}
+
+void FillParameter(const Graph& graph, const Value& parameter, const InitOptions& init,
+                   std::span<float> out) {
+  if (HasAllData(graph, parameter)) {
+    const auto values = LoadParameter(graph, parameter);
+    std::copy(values.begin(), values.end(), out.begin());
+    return;
+  }
+  WEIR_CHECK(init.enabled, ErrorCode::kInvalidModel, "parameter '", parameter.name,
+             "' has no bytes: its weights file is missing; add it, or train from random values with --init normal");
+  switch (KindOf(parameter)) {
+    case ParameterKind::kNormGain: std::fill(out.begin(), out.end(), 1.0f); break;
+    case ParameterKind::kBias: std::fill(out.begin(), out.end(), 0.0f); break;
+    case ParameterKind::kMatrix: FillNormal(out, 0, parameter.name, init.seed, 0, init.std); break;
+  }
+}
+
+void LoadInto(const Graph& graph, const Executor& executor, const InitOptions& init) {
+  for (const Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
+    const Tensor tensor = executor.TensorOf(*parameter);
+    FillParameter(graph, *parameter, init, {tensor.data<float>(), static_cast<size_t>(tensor.elements())});
+  }
+}
+
+}  // namespace
+
+TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch,
+                                 int64_t sequence, const InitOptions& init, PassManager& passes)
+    : graph_(Clone(canonical)), batch_(batch), sequence_(sequence), ignore_index_(options.ignore_index) {
+  WEIR_CHECK(batch > 0 && sequence > 0, ErrorCode::kInvalidArgument, "--micro-batch=", batch,
+             " and --sequence=", sequence, " must be positive");
+  vocabulary_ = VocabularyOf(*graph_);
+  BuildTrainingGraph(*graph_, options, passes);
+  SpecializeShapes(*graph_, batch, sequence);
+  plan_ = MakePlan(*graph_, DeviceKind::kCpu);
+  executor_ = std::make_unique<Executor>(plan_);
+  for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
+  LoadInto(*graph_, *executor_, init);
+}
+
+template <class T>
+void TrainingSession::SetScalar(const char* input, T value) {
+  Value* target = graph_->FindValue(input);
+  WEIR_CHECK(target != nullptr, ErrorCode::kInternal, "the training graph has no input '", input, "'");
+  *executor_->TensorOf(*target).data<T>() = value;
+}
+
+void TrainingSession::CheckBatch(const MicroBatch& micro_batch, size_t index) const {
+  const auto expected = static_cast<size_t>(batch_ * sequence_);
+  WEIR_CHECK(micro_batch.input_ids.size() == expected && micro_batch.labels.size() == expected,
+             ErrorCode::kInvalidArgument, "micro-batch ", index, " has ", micro_batch.input_ids.size(),
+             " ids and ", micro_batch.labels.size(), " labels, expected ", batch_, " x ", sequence_);
+  for (size_t i = 0; i < expected; ++i) {
+    const int64_t label = micro_batch.labels[i];
+    WEIR_CHECK(label == ignore_index_ || (label >= 0 && label < vocabulary_), ErrorCode::kInvalidArgument,
+               "micro-batch ", index, ": label ", i, " is ", label, ", expected 0..", vocabulary_ - 1, " or ",
+               ignore_index_);
+  }
+}
+
+StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
+  StepResult result;
+  for (size_t i = 0; i < micro_batches.size(); ++i) {
+    CheckBatch(micro_batches[i], i);
+    const auto& labels = micro_batches[i].labels;
+    result.valid_labels += static_cast<int64_t>(labels.size()) - std::ranges::count(labels, ignore_index_);
+  }
+  const double scale = result.valid_labels == 0 ? 0 : 1 / static_cast<double>(result.valid_labels);
+  SetScalar("loss_scale", static_cast<float>(scale));
+  executor_->Run(Phase::kBegin);
+  const Value* loss = graph_->outputs[0];
+  for (const MicroBatch& micro_batch : micro_batches) {
+    CopyInts(executor_->TensorOf(*graph_->FindValue("input_ids")), micro_batch.input_ids);
+    CopyInts(executor_->TensorOf(*graph_->FindValue("labels")), micro_batch.labels);
+    executor_->Run(Phase::kForward);
+    executor_->Run(Phase::kBackward);
+    result.loss += *executor_->TensorOf(*loss).data<double>();
+  }
+  executor_->Run(Phase::kNorm);
+  result.grad_norm = *executor_->TensorOf(*graph_->FindValue("gradient_norm")).data<double>();
+  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  return result;
+}
+
+void TrainingSession::Update(double learning_rate, int64_t step) {
+  SetScalar("learning_rate", learning_rate);
+  SetScalar("step", step);
+  executor_->Run(Phase::kUpdate);
+}
+
+std::span<float> TrainingSession::Floats(const std::string& name) const {
+  const Value* value = graph_->FindValue(name);
+  WEIR_CHECK(value != nullptr, ErrorCode::kInternal, "the training graph has no value '", name, "'");
+  const Tensor tensor = executor_->TensorOf(*value);
+  return {tensor.data<float>(), static_cast<size_t>(tensor.elements())};
+}
+
+std::span<float> TrainingSession::Data(const Value& parameter) const { return Floats(parameter.name); }
+std::span<float> TrainingSession::Gradient(const Value& parameter) const {
+  return Floats(parameter.name + ".grad");
+}
+std::span<float> TrainingSession::Moment(const Value& parameter, const char* which) const {
+  return Floats(parameter.name + "." + which);
+}
+
+InferenceSession::InferenceSession(const Graph& canonical, int64_t batch, int64_t sequence,
+                                   const std::vector<std::string>& taps)
+    : graph_(Clone(canonical)) {
+  for (const std::string& tap : taps) graph_->outputs.push_back(graph_->FindValue(tap));
+  SpecializeShapes(*graph_, batch, sequence);
+  plan_ = MakePlan(*graph_, DeviceKind::kCpu);
+  executor_ = std::make_unique<Executor>(plan_);
+  LoadInto(*graph_, *executor_, {});
+}
+
+void InferenceSession::Run(std::span<const int64_t> input_ids) {
+  CopyInts(executor_->TensorOf(*graph_->FindValue("input_ids")), input_ids);
+  executor_->Run(Phase::kForward);
+}
+
+Tensor InferenceSession::Output(const std::string& name) const {
+  const Value* value = name == "logits" ? graph_->outputs[0] : graph_->FindValue(name);
+  WEIR_CHECK(value != nullptr, ErrorCode::kInternal, "no output '", name, "'");
+  return executor_->TensorOf(*value);
+}
+
+const std::vector<ParameterPiece>& SourcePieces(const Value& parameter, bool framework) {
+  const ParameterInfo& info = *parameter.parameter;
+  return framework && !info.originals.empty() ? info.originals : info.initializers;
+}
+
+std::map<std::string, std::vector<float>> ToSourceLayout(const Value& parameter, std::span<const float> canonical,
+                                                         bool framework) {
+  std::map<std::string, std::vector<float>> tensors;
+  const Dims dims = ToDims(parameter.shape);
+  for (const ParameterPiece& piece : SourcePieces(parameter, framework)) {
+    tensors[piece.tensor] = ExtractPiece(piece, dims, canonical);
+  }
+  return tensors;
+}
+
+}  // namespace weir

@@ -1,0 +1,94 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/plan.h"
+#include "graph/graph.h"
+#include "graph_passes/pipeline.h"
+
+namespace weir {
+
+// How absent weights start. Matrices ~ N(0, std); norm gains 1; biases and sinks 0.
+struct InitOptions {
+  bool enabled = false;  // false: absent weights are an error
+  double std = 0.02;
+  uint64_t seed = 0;
+};
+
+// One optimizer step's results.
+struct StepResult {
+  double loss = 0;       // mean over the valid labels of the step; 0 when there are none
+  double grad_norm = 0;  // global, before clipping
+  int64_t valid_labels = 0;
+  bool finite = true;    // false: loss or norm is NaN or inf
+};
+
+// A canonical graph turned into a training graph, planned, and resident on one device: parameters,
+// accumulators and moments live in its arena. Micro-batches have the fixed launch shape [batch, sequence].
+class TrainingSession {
+ public:
+  TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence,
+                  const InitOptions& init, PassManager& passes);
+
+  struct MicroBatch {
+    std::vector<int64_t> input_ids, labels;  // [batch * sequence], labels already next-token
+  };
+  // Loss and gradients of the whole step: mean over all valid labels of all micro-batches.
+  StepResult ComputeGradients(std::span<const MicroBatch> micro_batches);
+  // AdamW with the gradients at hand; `step` counts from 1.
+  void Update(double learning_rate, int64_t step);
+
+  // Trained parameters in graph order.
+  const std::vector<const Value*>& parameters() const { return parameters_; }
+  // Canonical float32 values, gradient and moments of one parameter, in the arena.
+  std::span<float> Data(const Value& parameter) const;
+  std::span<float> Gradient(const Value& parameter) const;
+  std::span<float> Moment(const Value& parameter, const char* which) const;  // "m" or "v"
+
+  const Plan& plan() const { return plan_; }
+  const Graph& graph() const { return *graph_; }
+  int64_t batch() const { return batch_; }
+  int64_t sequence() const { return sequence_; }
+  int64_t vocabulary() const { return vocabulary_; }
+
+ private:
+  void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
+  void LoadParameters(const InitOptions& init);
+  std::span<float> Floats(const std::string& name) const;
+  template <class T>
+  void SetScalar(const char* input, T value);
+
+  std::unique_ptr<Graph> graph_;
+  int64_t batch_, sequence_, vocabulary_ = 0;
+  Plan plan_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<const Value*> parameters_;
+  int64_t ignore_index_;
+};
+
+// A canonical inference graph planned at one shape. `taps` are values of `canonical` to keep besides
+// the logits.
+class InferenceSession {
+ public:
+  InferenceSession(const Graph& canonical, int64_t batch, int64_t sequence,
+                   const std::vector<std::string>& taps = {});
+  void Run(std::span<const int64_t> input_ids);
+  Tensor Output(const std::string& name) const;  // "logits" or a tap
+
+ private:
+  std::unique_ptr<Graph> graph_;
+  Plan plan_;
+  std::unique_ptr<Executor> executor_;
+};
+
+// A parameter's values in the layout of one set of source tensors, by tensor name: the framework's
+// (originals) when known, else the ONNX file's initializers.
+std::map<std::string, std::vector<float>> ToSourceLayout(const Value& parameter, std::span<const float> canonical,
+                                                         bool framework);
+// The pieces that ToSourceLayout uses.
+const std::vector<ParameterPiece>& SourcePieces(const Value& parameter, bool framework);
+
+}  // namespace weir
