@@ -1,0 +1,51 @@
+#include "optim/export.h"
+
+#include "graph/error.h"
+#include "graph/parameter.h"
+#include "importer/importer.h"
+#include "importer/safetensors.h"
+
+namespace weir {
+
+void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step) {
+  std::map<std::string, TensorDataPtr> tensors;
+  for (const Value* parameter : session.parameters()) {
+    const auto values = ToSourceLayout(*parameter, session.Data(*parameter), /*framework=*/true);
+    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
+      tensors[piece.tensor] = TensorData::Owned(piece.dtype, piece.dims, EncodeFloats(values.at(piece.tensor), piece.dtype));
+    }
+  }
+  WriteSafetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
+}
+
+void ExportModel(const Graph& canonical, const std::filesystem::path& source, const NamedTensors& weights,
+                 const std::filesystem::path& target) {
+  Replacements replacements;
+  std::vector<std::string> missing;
+  for (const Value* parameter : canonical.ValuesWithRole(Role::kParameter)) {
+    const Dims dims = ToDims(parameter->shape);
+    std::vector<float> values(static_cast<size_t>(NumElements(dims)));
+    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
+      const auto it = weights.find(piece.tensor);
+      if (it == weights.end()) {
+        missing.push_back(piece.tensor);
+        continue;
+      }
+      WEIR_CHECK(it->second->dims() == piece.dims, ErrorCode::kInvalidArgument, "weight '", piece.tensor, "' is ",
+                 ToString(it->second->dims()), ", the model needs ", ToString(piece.dims));
+      const auto from = it->second->AsFloats();
+      ForEachElement(piece, dims, [&](int64_t a, int64_t b) { values[static_cast<size_t>(b)] = from[static_cast<size_t>(a)]; });
+    }
+    replacements.merge(ToSourceLayout(*parameter, values, /*framework=*/false));
+    for (const std::string& tied : parameter->parameter->tied_initializers) {
+      replacements[tied] = ToSourceLayout(*parameter, values, false).begin()->second;
+    }
+  }
+  std::string list;
+  for (const std::string& name : missing) list += "\n  " + name;
+  WEIR_CHECK(missing.empty(), ErrorCode::kInvalidArgument, "the weights file lacks ", missing.size(),
+             " of the model's tensors (trained with other --names?):", list);
+  ExportOnnx(source, target, replacements);
+}
+
+}  // namespace weir

@@ -1,0 +1,54 @@
+#include "optim/trainer.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "graph/error.h"
+
+namespace weir {
+
+Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes)
+    : options_(std::move(options)),
+      data_(data),
+      session_(canonical, options_.training, options_.micro_batch, options_.sequence, options_.init, passes) {
+  options_.schedule.total_steps = options_.steps;
+  options_.schedule.Validate();
+  WEIR_CHECK(options_.grad_accumulation > 0, ErrorCode::kInvalidArgument, "--grad-accumulation=",
+             options_.grad_accumulation, " must be positive");
+}
+
+StepRecord Trainer::Step() {
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(options_.grad_accumulation));
+  int64_t sample = step_ * options_.grad_accumulation * options_.micro_batch;
+  for (auto& batch : batches) {
+    for (int64_t row = 0; row < options_.micro_batch; ++row) {
+      const Sample next = data_.Get(sample++);
+      batch.input_ids.insert(batch.input_ids.end(), next.input_ids.begin(), next.input_ids.end());
+      batch.labels.insert(batch.labels.end(), next.labels.begin(), next.labels.end());
+    }
+  }
+  StepRecord record;
+  record.learning_rate = options_.schedule.At(step_);
+  const StepResult result = session_.ComputeGradients(batches);
+  record.step = ++step_;
+  if (result.finite) {
+    session_.Update(record.learning_rate, ++updates_);
+  } else {
+    WEIR_CHECK(options_.non_finite == NonFinitePolicy::kSkip, ErrorCode::kDeviceError, "step ", step_, ": loss ",
+               result.loss, " and gradient norm ", result.grad_norm,
+               " are not finite; parameters are as after step ", step_ - 1,
+               ". Lower --learning-rate, set --max-norm, or go on with --non-finite skip");
+    record.skipped = true;
+  }
+  record.loss = result.loss;
+  record.grad_norm = result.grad_norm;
+  const int64_t tokens = options_.grad_accumulation * options_.micro_batch * options_.sequence;
+  record.tokens = tokens_ += tokens;
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  record.step_ms = elapsed.count() * 1e3;
+  record.tokens_per_s = static_cast<double>(tokens) / elapsed.count();
+  return record;
+}
+
+}  // namespace weir

@@ -1,0 +1,86 @@
+#pragma once
+#include <filesystem>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "optim/data_loader.h"
+#include "optim/lr_schedule.h"
+#include "optim/training_session.h"
+
+namespace weir {
+
+// What to do when loss or gradient norm is NaN or infinite. Nothing is updated in either case.
+enum class NonFinitePolicy : uint8_t { kStop, kSkip };
+
+struct TrainerOptions {
+  int64_t micro_batch = 4;        // sequences per forward and backward
+  int64_t sequence = 128;         // tokens per sequence
+  int64_t grad_accumulation = 1;  // micro-batches per step
+  int64_t steps = 100;
+  LearningRateSchedule schedule;
+  TrainingOptions training;
+  InitOptions init;
+  NonFinitePolicy non_finite = NonFinitePolicy::kStop;
+};
+
+// One finished step, as logged.
+struct StepRecord {
+  int64_t step = 0;  // from 1
+  double loss = 0, grad_norm = 0, learning_rate = 0, tokens_per_s = 0, step_ms = 0;
+  int64_t tokens = 0;  // seen since the start, this step included
+  bool skipped = false;
+};
+
+// Runs steps over a loader: sample index = (step * grad_accumulation + micro) * micro_batch + row.
+class Trainer {
+ public:
+  Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes);
+
+  // One step; throws DeviceError when it is not finite and the policy says stop.
+  StepRecord Step();
+  bool Done() const { return step_ >= options_.steps; }
+  TrainingSession& session() { return session_; }
+  const TrainerOptions& options() const { return options_; }
+
+ private:
+  TrainerOptions options_;
+  const DataLoader& data_;
+  TrainingSession session_;
+  int64_t step_ = 0, updates_ = 0, tokens_ = 0;
+};
+
+// Appends one JSON object per step at full precision to <folder>/metrics.jsonl.
+class MetricsLog {
+ public:
+  explicit MetricsLog(const std::filesystem::path& file);
+  ~MetricsLog();
+  MetricsLog(const MetricsLog&) = delete;
+  MetricsLog& operator=(const MetricsLog&) = delete;
+  void Write(const StepRecord& record);  // flushed; throws IoError when the disk refuses
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// One progress line per `every` steps on stderr: step, loss, gradient norm, rate, tokens/s, ETA; redrawn
+// in place on a terminal.
+class Progress {
+ public:
+  Progress(int64_t steps, int64_t every, std::ostream& out, bool terminal);
+  void Show(const StepRecord& record);
+
+ private:
+  int64_t steps_, every_;
+  std::ostream& out_;
+  bool terminal_;
+  double mean_step_ms_ = 0;
+};
+
+// Loss over steps as a self-contained SVG picture.
+std::string LossPicture(const std::vector<StepRecord>& records, const std::string& title);
+
+}  // namespace weir

@@ -1,0 +1,382 @@
+#include "optim/verify.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iomanip>
+#include <ostream>
+#include <set>
+#include <sstream>
+
+#include "graph/error.h"
+#include "graph/parameter.h"
+#include "optim/training_session.h"
+
+namespace weir {
+namespace {
+
+double MaxDifference(std::span<const float> got, const std::vector<float>& expected) {
+  if (got.size() != expected.size()) return HUGE_VAL;
+  double largest = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(got[i]) - expected[i]);
+    if (!(difference <= largest)) largest = difference;  // keeps NaN
+  }
+  return largest;
+}
+
+double Norm(std::span<const float> values) {
+  double sum = 0;
+  for (const float v : values) sum += static_cast<double>(v) * v;
+  return std::sqrt(sum);
+}
+
+double DistanceL2(std::span<const float> got, const std::vector<float>& expected) {
+  if (got.size() != expected.size()) return HUGE_VAL;
+  double sum = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    sum += std::pow(static_cast<double>(got[i]) - expected[i], 2);
+  }
+  return std::sqrt(sum);
+}
+
+const TensorData& Need(const NamedTensors& file, const std::string& name) {
+  const auto it = file.find(name);
+  WEIR_CHECK(it != file.end(), ErrorCode::kInvalidArgument, "the reference file has no tensor '", name,
+             "' (layout: models/README.md)");
+  return *it->second;
+}
+
+double Scalar(const TensorData& data) {
+  WEIR_CHECK(data.elements() == 1, ErrorCode::kInvalidArgument, "expected one element, got ", data.elements());
+  return data.AsDoubles()[0];
+}
+
+// "router.model.layers.10.mlp.experts.indices" sorts by its numbers, so layer 2 comes before layer 10.
+struct NaturalLess {
+  bool operator()(const std::string& a, const std::string& b) const {
+    size_t i = 0, j = 0;
+    while (i < a.size() && j < b.size()) {
+      if (isdigit(a[i]) && isdigit(b[j])) {
+        size_t di = 0, dj = 0;
+        const auto x = std::stoull(a.substr(i), &di), y = std::stoull(b.substr(j), &dj);
+        if (x != y) return x < y;
+        i += di, j += dj;
+      } else if (a[i] != b[j]) {
+        return a[i] < b[j];
+      } else {
+        ++i, ++j;
+      }
+    }
+    return a.size() - i < b.size() - j;
+  }
+};
+
+std::vector<std::string> RouterNames(const NamedTensors& file, const std::string& suffix) {
+  std::set<std::string, NaturalLess> names;
+  for (const auto& [name, tensor] : file) {
+    if (name.starts_with("router.") && name.ends_with(suffix)) names.insert(name);
+  }
+  return {names.begin(), names.end()};
+}
+
+// Values of each MoE layer, in layer order: chosen ids, weights, and the gate's [N,E] product.
+struct RouterTaps {
+  std::string ids, weights, logits;
+};
+
+const Value* FindGate(const Value* from, int64_t experts, int depth = 0) {
+  if (from == nullptr || from->producer == nullptr || depth > 24) return nullptr;
+  const Node& node = *from->producer;
+  const bool projection = node.op() == "Linear" || node.op() == "Gemm" || node.op() == "MatMul";
+  if (projection) return from->shape.back() == Dim(experts) ? from : nullptr;
+  for (const Value* input : node.inputs) {
+    if (const Value* found = FindGate(input, experts, depth + 1)) return found;
+  }
+  return nullptr;
+}
+
+std::vector<RouterTaps> FindRouters(const Graph& graph) {
+  std::vector<RouterTaps> taps;
+  for (const auto& node : graph.nodes()) {
+    if (node->op() != "Experts") continue;
+    RouterTaps tap{node->in(1)->name, node->in(2)->name, ""};
+    if (const Value* gate = FindGate(node->in(1), node->in(3)->shape[0].Constant())) tap.logits = gate->name;
+    taps.push_back(tap);
+  }
+  return taps;
+}
+
+// Chosen (id, weight) pairs per token, order within a token aside.
+void CompareRouting(const Tensor& ids, const Tensor& weights, const TensorData& expected_ids,
+                    const TensorData& expected_weights, const std::string& name,
+                    const VerifyTolerances& tolerances, std::vector<Comparison>& out) {
+  const auto want_ids = expected_ids.AsInts();
+  const auto want_weights = expected_weights.AsFloats();
+  if (ids.elements() != expected_ids.elements() || ids.dims.empty()) {
+    out.push_back({name, "ids that differ", HUGE_VAL, 0});
+    return;
+  }
+  const int64_t k = ids.dims.back(), n = ids.elements() / k;
+  double differing = 0, largest = 0;
+  for (int64_t t = 0; t < n; ++t) {
+    std::map<int64_t, float> got;
+    for (int64_t j = 0; j < k; ++j) got[ids.data<int64_t>()[t * k + j]] = weights.data<float>()[t * k + j];
+    for (int64_t j = 0; j < k; ++j) {
+      const auto at = static_cast<size_t>(t * k + j);
+      const auto it = got.find(want_ids[at]);
+      if (it == got.end()) {
+        ++differing;
+      } else {
+        largest = std::max(largest, std::abs(static_cast<double>(it->second) - want_weights[at]));
+      }
+    }
+  }
+  out.push_back({name + ".indices", "ids that differ", differing, 0});
+  out.push_back({name + ".weights", "max |difference|", largest, tolerances.router_weights});
+}
+
+void CompareForward(const Graph& canonical, const NamedTensors& file, const VerifyTolerances& tolerances,
+                    std::vector<Comparison>& out) {
+  const auto run = [&](const std::string& ids_name, const std::string& logits_name, bool with_router) {
+    if (!file.contains(ids_name)) return;
+    const TensorData& ids = Need(file, ids_name);
+    WEIR_CHECK(ids.dims().size() == 2, ErrorCode::kInvalidArgument, "'", ids_name, "' must be [batch, sequence], got ",
+               ToString(ids.dims()));
+    const auto routers = with_router ? FindRouters(canonical) : std::vector<RouterTaps>{};
+    std::vector<std::string> taps;
+    for (const RouterTaps& router : routers) {
+      for (const std::string& tap : {router.ids, router.weights, router.logits}) {
+        if (!tap.empty()) taps.push_back(tap);
+      }
+    }
+    InferenceSession session(canonical, ids.dims()[0], ids.dims()[1], taps);
+    session.Run(ids.AsInts());
+    const Tensor logits = session.Output("logits");
+    if (file.contains(logits_name)) {
+      out.push_back({logits_name, "max |difference|",
+                     MaxDifference({logits.data<float>(), static_cast<size_t>(logits.elements())},
+                                   Need(file, logits_name).AsFloats()),
+                     tolerances.logits});
+    }
+    const auto indices = RouterNames(file, ".indices"), gates = RouterNames(file, ".logits");
+    if (!with_router || indices.empty()) return;
+    WEIR_CHECK(indices.size() == routers.size(), ErrorCode::kInvalidArgument, "the reference has ", indices.size(),
+               " routed layers, the model ", routers.size());
+    for (size_t l = 0; l < routers.size(); ++l) {
+      const std::string stem = indices[l].substr(0, indices[l].size() - std::string(".indices").size());
+      CompareRouting(session.Output(routers[l].ids), session.Output(routers[l].weights), Need(file, indices[l]),
+                     Need(file, stem + ".weights"), stem, tolerances, out);
+      if (l < gates.size() && !routers[l].logits.empty()) {
+        const Tensor gate = session.Output(routers[l].logits);
+        out.push_back({gates[l], "max |difference|",
+                       MaxDifference({gate.data<float>(), static_cast<size_t>(gate.elements())},
+                                     Need(file, gates[l]).AsFloats()),
+                       tolerances.router_logits});
+      }
+    }
+  };
+  run("input_ids", "logits", true);
+  run("input_ids_2", "logits_2", false);
+}
+
+void CompareGradients(const std::map<std::string, std::vector<float>>& got, const NamedTensors& file,
+                      double tolerance, std::vector<Comparison>& out) {
+  double global_square = 0;
+  for (const auto& [name, tensor] : file) {
+    if (name.starts_with("grad.")) global_square += std::pow(Norm(tensor->AsFloats()), 2);
+  }
+  for (const auto& [name, tensor] : file) {
+    if (!name.starts_with("grad.")) continue;
+    const auto it = got.find(name.substr(5));
+    const auto expected = tensor->AsFloats();
+    const double floor = std::max(Norm(expected), 1e-4 * std::sqrt(global_square));
+    const double distance = it == got.end() ? HUGE_VAL : DistanceL2(it->second, expected);
+    out.push_back({name, "relative L2", distance / floor, tolerance});
+  }
+}
+
+std::map<std::string, std::vector<float>> Gather(const TrainingSession& session,
+                                                 const std::function<std::span<float>(const Value&)>& read) {
+  std::map<std::string, std::vector<float>> tensors;
+  for (const Value* parameter : session.parameters()) tensors.merge(ToSourceLayout(*parameter, read(*parameter), true));
+  return tensors;
+}
+
+// Writes framework-layout tensors of `file` (prefix + name) into canonical memory.
+void Scatter(const TrainingSession& session, const NamedTensors& file, const std::string& prefix,
+             const std::function<std::span<float>(const Value&)>& write) {
+  for (const Value* parameter : session.parameters()) {
+    const std::span<float> target = write(*parameter);
+    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
+      const auto source = Need(file, prefix + piece.tensor).AsFloats();
+      ForEachElement(piece, ToDims(parameter->shape), [&](int64_t from, int64_t to) {
+        target[static_cast<size_t>(to)] = source[static_cast<size_t>(from)];
+      });
+    }
+  }
+}
+
+// "lr=1e-3 betas=.9/.95 eps=1e-8 wd=0.1 step=1"
+struct AdamWSettings {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
+};
+AdamWSettings ParseAdamW(const std::map<std::string, std::string>& metadata) {
+  AdamWSettings settings;
+  const auto it = metadata.find("adamw");
+  if (it == metadata.end()) return settings;
+  std::istringstream words(it->second);
+  for (std::string word; words >> word;) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos) continue;
+    const std::string key = word.substr(0, equals), value = word.substr(equals + 1);
+    if (key == "lr") settings.lr = std::stod(value);
+    if (key == "eps") settings.epsilon = std::stod(value);
+    if (key == "wd") settings.weight_decay = std::stod(value);
+    if (key == "betas") {
+      settings.beta1 = std::stod(value);
+      settings.beta2 = std::stod(value.substr(value.find('/') + 1));
+    }
+  }
+  return settings;
+}
+
+void CompareAdamW(TrainingSession& session, const NamedTensors& file, const AdamWSettings& settings,
+                  const std::map<std::string, std::vector<float>>& gradients,
+                  const VerifyTolerances& tolerances, std::vector<Comparison>& out) {
+  const auto data = [&](const Value& p) { return session.Data(p); };
+  std::map<const Value*, std::vector<float>> start;
+  for (const Value* p : session.parameters()) start[p] = {session.Data(*p).begin(), session.Data(*p).end()};
+  session.Update(settings.lr, 1);
+  const auto end_to_end = Gather(session, data);
+  for (const Value* p : session.parameters()) {
+    std::copy(start[p].begin(), start[p].end(), session.Data(*p).begin());
+    std::ranges::fill(session.Moment(*p, "m"), 0.0f);
+    std::ranges::fill(session.Moment(*p, "v"), 0.0f);
+  }
+  Scatter(session, file, "grad.", [&](const Value& p) { return session.Gradient(p); });
+  session.Update(settings.lr, 1);
+  const auto from_grad = Gather(session, data);
+  for (const auto& [name, tensor] : file) {
+    if (!name.starts_with("adamw.")) continue;
+    const std::string parameter = name.substr(6);
+    const auto expected = tensor->AsFloats();
+    const auto direct = from_grad.find(parameter);
+    const auto full = end_to_end.find(parameter);
+    if (direct == from_grad.end() || full == end_to_end.end()) {
+      out.push_back({name, "max |difference|", HUGE_VAL, tolerances.adamw_from_grad});
+      continue;
+    }
+    out.push_back({name, "max |difference| from stored gradients", MaxDifference(direct->second, expected),
+                   tolerances.adamw_from_grad});
+    double largest = 0;
+    const auto& gradient = gradients.at(parameter);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      if (std::abs(gradient[i]) <= 1e-6) continue;
+      const double difference = std::abs(static_cast<double>(full->second[i]) - expected[i]);
+      if (!(difference <= largest)) largest = difference;
+    }
+    out.push_back({name, "max |difference| end to end", largest, tolerances.adamw_end_to_end});
+  }
+}
+
+TrainingSession MakeSession(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence) {
+  PassManager passes;
+  return TrainingSession(canonical, options, batch, sequence, {}, passes);
+}
+
+}  // namespace
+
+ModelResults RunModel(const Graph& canonical, const std::vector<int64_t>& input_ids,
+                      const std::vector<int64_t>& labels, int64_t batch, int64_t sequence) {
+  ModelResults results;
+  InferenceSession inference(canonical, batch, sequence);
+  inference.Run(input_ids);
+  const Tensor logits = inference.Output("logits");
+  results.logits.assign(logits.data<float>(), logits.data<float>() + logits.elements());
+  TrainingSession session = MakeSession(canonical, {}, batch, sequence);
+  const TrainingSession::MicroBatch micro_batch{input_ids, labels};
+  results.loss = session.ComputeGradients({&micro_batch, 1}).loss;
+  results.gradients = Gather(session, [&](const Value& p) { return session.Gradient(p); });
+  return results;
+}
+
+std::vector<Comparison> CompareWithReference(const Graph& canonical, const NamedTensors& reference,
+                                             const std::map<std::string, std::string>& metadata,
+                                             const VerifyTolerances& tolerances) {
+  std::vector<Comparison> out;
+  CompareForward(canonical, reference, tolerances, out);
+  if (!reference.contains("labels")) return out;
+  const TensorData& ids = Need(reference, "input_ids");
+  const AdamWSettings settings = ParseAdamW(metadata);
+  TrainingOptions options{.beta1 = settings.beta1, .beta2 = settings.beta2, .epsilon = settings.epsilon,
+                          .weight_decay = settings.weight_decay, .decay = "all", .max_norm = 0};
+  TrainingSession session = MakeSession(canonical, options, ids.dims()[0], ids.dims()[1]);
+  const TrainingSession::MicroBatch batch{ids.AsInts(), Need(reference, "labels").AsInts()};
+  const StepResult step = session.ComputeGradients({&batch, 1});
+  if (reference.contains("loss")) {
+    const double expected = Scalar(Need(reference, "loss"));
+    out.push_back({"loss", "relative", std::abs(step.loss - expected) / std::abs(expected), tolerances.loss});
+  }
+  const auto gradients = Gather(session, [&](const Value& p) { return session.Gradient(p); });
+  CompareGradients(gradients, reference, tolerances.gradient, out);
+  const bool has_adamw = std::ranges::any_of(reference, [](const auto& e) { return e.first.starts_with("adamw."); });
+  if (has_adamw) CompareAdamW(session, reference, settings, gradients, tolerances, out);
+  return out;
+}
+
+std::vector<Comparison> CompareTrajectory(const Graph& canonical, const NamedTensors& file,
+                                          const VerifyTolerances& tolerances) {
+  const TensorData &tokens = Need(file, "tokens"), &labels = Need(file, "labels");
+  const auto losses = Need(file, "loss").AsDoubles(), norms = Need(file, "grad_norm").AsDoubles();
+  const auto rates = Need(file, "lr").AsDoubles();
+  const auto steps = static_cast<int64_t>(losses.size());
+  WEIR_CHECK(tokens.dims().size() == 2 && steps > 0 && tokens.dims()[0] % (2 * steps) == 0,
+             ErrorCode::kInvalidArgument, "tokens ", ToString(tokens.dims()), " do not split into ", steps,
+             " steps of 2 micro-batches");
+  const int64_t sequence = tokens.dims()[1], batch = tokens.dims()[0] / (2 * steps);
+  TrainingOptions options{.decay = "dims", .max_norm = 1.0};
+  TrainingSession session = MakeSession(canonical, options, batch, sequence);
+  const auto ids = tokens.AsInts(), targets = labels.AsInts();
+  Comparison loss{"loss", "relative, worst step", 0, tolerances.trajectory};
+  Comparison norm{"grad_norm", "relative, worst step", 0, tolerances.trajectory};
+  for (int64_t s = 0; s < steps; ++s) {
+    std::vector<TrainingSession::MicroBatch> micro(2);
+    for (int64_t m = 0; m < 2; ++m) {
+      const auto first = (2 * s + m) * batch * sequence, last = first + batch * sequence;
+      micro[static_cast<size_t>(m)] = {{ids.begin() + first, ids.begin() + last},
+                                       {targets.begin() + first, targets.begin() + last}};
+    }
+    const StepResult result = session.ComputeGradients(micro);
+    const auto at = static_cast<size_t>(s);
+    loss.difference = std::max(loss.difference, std::abs(result.loss - losses[at]) / std::abs(losses[at]));
+    norm.difference = std::max(norm.difference, std::abs(result.grad_norm - norms[at]) / std::abs(norms[at]));
+    if (!result.finite) loss.difference = HUGE_VAL;
+    session.Update(rates[at], s + 1);
+  }
+  std::vector<Comparison> out = {loss, norm};
+  const auto finals = Gather(session, [&](const Value& p) { return session.Data(p); });
+  for (const auto& [name, tensor] : file) {
+    if (!name.starts_with("final.")) continue;
+    const auto expected = tensor->AsFloats();
+    const auto it = finals.find(name.substr(6));
+    out.push_back({name, "relative L2", it == finals.end() ? HUGE_VAL : DistanceL2(it->second, expected) / Norm(expected),
+                   tolerances.trajectory});
+  }
+  return out;
+}
+
+bool PrintComparisons(const std::vector<Comparison>& comparisons, std::ostream& out) {
+  size_t width = 6;
+  for (const Comparison& c : comparisons) width = std::max(width, c.tensor.size());
+  bool all = true;
+  for (const Comparison& c : comparisons) {
+    all = all && c.ok();
+    out << (c.ok() ? "ok    " : "FAIL  ") << std::left << std::setw(static_cast<int>(width) + 2) << c.tensor << std::scientific
+        << std::setprecision(2) << c.difference << "  (limit " << c.tolerance << ", " << c.measure << ")\n";
+  }
+  out << (all ? "all " : "NOT all ") << comparisons.size() << " comparisons within tolerance\n";
+  return all;
+}
+
+}  // namespace weir
