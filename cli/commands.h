@@ -1,0 +1,13 @@
+#pragma once
+
+namespace weir {
+
+// Each command gets the arguments after its own name (argv[0] is the command) and returns an exit code.
+// User errors are thrown (Error, UsageError) and printed once by main.
+int ImportCommand(int argc, const char* const* argv);
+int RewriteCommand(int argc, const char* const* argv);
+int TrainCommand(int argc, const char* const* argv);
+int VerifyCommand(int argc, const char* const* argv);
+int ExportCommand(int argc, const char* const* argv);
+
+}  // namespace weir

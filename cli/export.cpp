@@ -1,0 +1,33 @@
+#include "optim/export.h"
+
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/load_model.h"
+#include "graph/error.h"
+#include "importer/safetensors.h"
+
+namespace weir {
+
+int ExportCommand(int argc, const char* const* argv) {
+  po::options_description main("Export");
+  main.add_options()
+      ("model", po::value<std::string>()->required(), "the ONNX model that was trained")
+      ("weights", po::value<std::string>()->required(), "trained weights: RUN/weights.safetensors")
+      ("output,o", po::value<std::string>()->required(), "ONNX file to write: the model's own graph, names, layout and dtypes");
+  const std::vector<po::options_description> groups = {main, ModelOptions()};
+  po::variables_map values;
+  if (!ParseOptions(argc, argv, "weir export MODEL.onnx --weights RUN/weights.safetensors -o TRAINED.onnx", groups, {"model"},
+                    values)) {
+    return kExitOk;
+  }
+  PassManager passes;
+  const std::string model = values["model"].as<std::string>(), target = values["output"].as<std::string>();
+  const auto graph = LoadCanonical(model, values, passes);
+  const Safetensors weights = ReadSafetensors(values["weights"].as<std::string>());
+  ExportModel(*graph, model, weights.tensors, target);
+  std::cout << "wrote " << target << "\n";
+  return kExitOk;
+}
+
+}  // namespace weir

@@ -1,0 +1,38 @@
+#include "cli/load_model.h"
+
+#include "importer/importer.h"
+#include "importer/safetensors.h"
+
+namespace weir {
+
+po::options_description ModelOptions() {
+  po::options_description group("Model");
+  group.add_options()
+      ("names", po::value<std::string>(), "safetensors FILE (or its index) whose tensors, matched by value, give "
+                                          "parameters their framework names")
+      ("freeze", po::value<std::vector<std::string>>()->composing(), "parameters to keep frozen, by glob; repeatable")
+      ("disable-pass", po::value<std::vector<std::string>>()->composing(), "leave a rewrite pass out; repeatable")
+      ("print-after", po::value<std::vector<std::string>>()->composing(),
+       "print the graph on stderr after a pass ('all': after each); repeatable");
+  return group;
+}
+
+std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variables_map& values, PassManager& passes) {
+  const auto list = [&](const char* name) {
+    return values.count(name) != 0 ? values[name].as<std::vector<std::string>>() : std::vector<std::string>{};
+  };
+  for (const std::string& pass : list("disable-pass")) passes.disabled.insert(pass);
+  for (const std::string& pass : list("print-after")) passes.print_after.insert(pass);
+  CanonicalizeOptions options;
+  options.freeze = list("freeze");
+  Safetensors names;
+  if (values.count("names") != 0) {
+    names = ReadSafetensors(values["names"].as<std::string>());
+    options.names = &names.tensors;
+  }
+  auto graph = ReadOnnx(model);
+  Canonicalize(*graph, options, passes);
+  return graph;
+}
+
+}  // namespace weir

@@ -1,0 +1,16 @@
+#pragma once
+#include <memory>
+#include <string>
+
+#include "cli/options.h"
+#include "graph_passes/pipeline.h"
+
+namespace weir {
+
+// --names, --freeze, --disable-pass, --print-after: shared by every command that canonicalises.
+po::options_description ModelOptions();
+
+// Reads and canonicalises a model as the flags say.
+std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variables_map& values, PassManager& passes);
+
+}  // namespace weir

@@ -1,0 +1,93 @@
+#include "cli/options.h"
+
+#include <fstream>
+#include <iostream>
+#include <sstream>
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+std::vector<std::string> KnownNames(const std::vector<po::options_description>& groups) {
+  std::vector<std::string> names;
+  for (const auto& group : groups) {
+    for (const auto& option : group.options()) names.push_back(option->long_name());
+  }
+  return names;
+}
+
+std::string Suggest(const std::string& name, const std::vector<po::options_description>& groups) {
+  const std::string nearest = NearestName(name, KnownNames(groups));
+  return nearest.empty() ? "" : "; did you mean '" + nearest + "'?";
+}
+
+std::string ValueText(const boost::any& value) {
+  std::ostringstream text;
+  text.precision(17);
+  if (const auto* v = boost::any_cast<std::string>(&value)) text << *v;
+  if (const auto* v = boost::any_cast<int64_t>(&value)) text << *v;
+  if (const auto* v = boost::any_cast<int>(&value)) text << *v;
+  if (const auto* v = boost::any_cast<uint64_t>(&value)) text << *v;
+  if (const auto* v = boost::any_cast<double>(&value)) text << *v;
+  if (const auto* v = boost::any_cast<bool>(&value)) text << (*v ? "true" : "false");
+  return text.str();
+}
+
+}  // namespace
+
+bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
+                  const std::vector<po::options_description>& groups,
+                  const std::vector<std::string>& positional, po::variables_map& values) {
+  po::options_description all;
+  for (const auto& group : groups) all.add(group);
+  all.add_options()("help,h", "print this help");
+  po::positional_options_description places;
+  for (const std::string& name : positional) places.add(name.c_str(), 1);
+  try {
+    const auto parsed = po::command_line_parser(argc, argv)
+                            .options(all)
+                            .positional(places)
+                            .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
+                            .run();
+    po::store(parsed, values);
+    if (values.count("help") != 0) {
+      std::cout << "usage: " << usage << "\n";
+      for (const auto& group : groups) std::cout << "\n" << group;
+      return false;
+    }
+    if (values.count("config") != 0) {
+      const std::string path = values["config"].as<std::string>();
+      std::ifstream file(path);
+      if (!file) throw UsageError("cannot read config file '" + path + "'");
+      po::store(po::parse_config_file(file, all), values);
+    }
+    po::notify(values);
+  } catch (const po::unknown_option& error) {
+    std::string name = error.get_option_name();
+    while (name.starts_with("-")) name.erase(0, 1);
+    throw UsageError("unknown option '" + name + "'" + Suggest(name, groups));
+  } catch (const po::error& error) {
+    throw UsageError(error.what());
+  }
+  return true;
+}
+
+std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values) {
+  std::ostringstream out;
+  for (const auto& group : groups) {
+    for (const auto& option : group.options()) {
+      const std::string& name = option->long_name();
+      if (name == "config" || values.count(name) == 0) continue;
+      const boost::any& value = values[name].value();
+      if (const auto* list = boost::any_cast<std::vector<std::string>>(&value)) {
+        for (const std::string& item : *list) out << name << " = " << item << "\n";
+      } else {
+        out << name << " = " << ValueText(value) << "\n";
+      }
+    }
+  }
+  return out.str();
+}
+
+}  // namespace weir

@@ -1,0 +1,35 @@
+#pragma once
+#include <boost/program_options.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weir {
+
+namespace po = boost::program_options;
+
+// Exit codes of every command.
+inline constexpr int kExitOk = 0, kExitFailed = 1, kExitWrongUse = 2, kExitOverBudget = 3, kExitRequeue = 75;
+
+// Wrong use of a command: printed with a hint at --help, exit code 2.
+class UsageError : public std::exception {
+ public:
+  explicit UsageError(std::string text) : text_(std::move(text)) {}
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+
+// Parses `weir <command> [positional...] [--flags]`, then --config FILE (lines `key = value`, keys = flag
+// names; a flag given on the command line wins). Unknown flags and keys throw UsageError naming the
+// nearest known one. `positional` names the options filled by bare words, in order. Returns false after
+// printing --help.
+bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
+                  const std::vector<po::options_description>& groups,
+                  const std::vector<std::string>& positional, po::variables_map& values);
+
+// The resolved values as a config file that reproduces them.
+std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values);
+
+}  // namespace weir

@@ -1,0 +1,152 @@
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "backend/cpu/parallel.h"
+#include "cli/commands.h"
+#include "cli/load_model.h"
+#include "graph/error.h"
+#include "optim/export.h"
+#include "optim/trainer.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct DataFlags {
+  std::vector<std::string> paths;
+  TokenFileOptions files;
+  bool no_shuffle = false;
+};
+
+struct RunFlags {
+  std::string model, output, non_finite, init;
+  int64_t log_every = 10;
+  uint64_t seed = 0;
+  int threads = 0;
+};
+
+std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, TrainerOptions& trainer) {
+  const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
+  const auto real = [](double& target) { return po::value<double>(&target)->default_value(target); };
+  const auto text = [](std::string& target) { return po::value<std::string>(&target)->default_value(target); };
+  po::options_description main("Run");
+  main.add_options()
+      ("model", po::value<std::string>(&run.model)->required(), "exported ONNX model")
+      ("out", po::value<std::string>(&run.output)->required(), "folder of this run: config, metrics, weights, picture; must be new or empty")
+      ("config", po::value<std::string>(), "file of `key = value` lines with these flags' names; flags win")
+      ("steps", integer(trainer.steps), "optimizer steps")
+      ("seed", po::value<uint64_t>(&run.seed)->default_value(0), "of data order and --init")
+      ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads; 0 = all cores of this process; results do not depend on it")
+      ("log-every", integer(run.log_every), "steps between progress lines")
+      ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
+      ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
+      ("init-std", real(trainer.init.std), "standard deviation of --init normal");
+  po::options_description files("Data");
+  files.add_options()
+      ("data", po::value<std::vector<std::string>>(&data.paths)->required()->composing(),
+       "token file or folder of files; repeatable. llm.c / nanoGPT .bin, .npy, Megatron .bin + .idx, text as bytes")
+      ("data-format", text(data.files.format), "auto, text, u16, u32, npy or megatron")
+      ("document-separator", integer(data.files.separator), "id that ends a document in files without document bounds; -1 = none")
+      ("no-shuffle", po::bool_switch(&data.no_shuffle), "keep documents in file order");
+  po::options_description batch("Batch");
+  batch.add_options()
+      ("sequence", integer(trainer.sequence), "tokens per sequence")
+      ("micro-batch", integer(trainer.micro_batch), "sequences per forward and backward")
+      ("grad-accumulation", integer(trainer.grad_accumulation), "micro-batches per step; the loss is the mean over all valid tokens of the step");
+  po::options_description optimizer("Optimizer (AdamW)");
+  auto& schedule = trainer.schedule;
+  auto& training = trainer.training;
+  optimizer.add_options()
+      ("learning-rate", real(schedule.peak), "peak")
+      ("min-learning-rate", real(schedule.minimum), "where the schedule ends")
+      ("schedule", text(schedule.kind), "constant, linear, cosine or wsd")
+      ("warmup-steps", integer(schedule.warmup_steps), "linear from peak/steps to peak")
+      ("decay-steps", integer(schedule.decay_steps), "wsd: length of the final decay, steps")
+      ("beta1", real(training.beta1), "first moment decay")
+      ("beta2", real(training.beta2), "second moment decay")
+      ("epsilon", real(training.epsilon), "added to sqrt(v)")
+      ("weight-decay", real(training.weight_decay), "decoupled")
+      ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
+      ("max-norm", real(training.max_norm), "clip the global gradient norm; 0 = off");
+  return {main, files, batch, optimizer, ModelOptions()};
+}
+
+void PrepareFolder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  WEIR_CHECK(!error && fs::is_directory(folder), ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': ",
+             error.message());
+  WEIR_CHECK(fs::is_empty(folder), ErrorCode::kInvalidArgument, "run folder '", folder.string(),
+             "' is not empty; give another --out, or remove the old run");
+}
+
+void WriteText(const fs::path& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text << std::flush;
+  WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'");
+}
+
+int64_t VocabularyOf(const Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (node->op() == "Embedding") return node->in(1)->shape[0].Constant();
+  }
+  throw Error(ErrorCode::kInvalidModel, "the model has no token embedding to train from input_ids");
+}
+
+DataLoader OpenData(const DataFlags& flags, const TrainerOptions& trainer, uint64_t seed, int64_t vocabulary) {
+  std::vector<std::unique_ptr<TokenFile>> files;
+  for (const std::string& path : flags.paths) {
+    for (auto& file : OpenTokenFiles(path, flags.files)) files.push_back(std::move(file));
+  }
+  return DataLoader(std::move(files), trainer.sequence, seed, !flags.no_shuffle, vocabulary);
+}
+
+}  // namespace
+
+int TrainCommand(int argc, const char* const* argv) {
+  RunFlags run;
+  DataFlags data_flags;
+  TrainerOptions options;
+  const auto groups = Flags(run, data_flags, options);
+  po::variables_map values;
+  if (!ParseOptions(argc, argv, "weir train MODEL.onnx --data PATH --out RUN [flags]", groups, {"model"}, values)) return kExitOk;
+  if (run.non_finite != "stop" && run.non_finite != "skip") throw UsageError("--non-finite must be stop or skip, got " + run.non_finite);
+  if (run.init != "none" && run.init != "normal") throw UsageError("--init must be none or normal, got " + run.init);
+  options.non_finite = run.non_finite == "skip" ? NonFinitePolicy::kSkip : NonFinitePolicy::kStop;
+  options.init.enabled = run.init == "normal";
+  options.init.seed = run.seed;
+  SetCpuThreads(run.threads);
+
+  PassManager passes;
+  const auto graph = LoadCanonical(run.model, values, passes);
+  const DataLoader data = OpenData(data_flags, options, run.seed, VocabularyOf(*graph));
+  Trainer trainer(*graph, options, data, passes);
+  const fs::path folder = run.output;
+  PrepareFolder(folder);
+  WriteText(folder / "config.ini", ResolvedConfig(groups, values));
+  WriteText(folder / "passes.log", passes.Log());
+  WriteText(folder / "plan.json", PlanJson(trainer.session().plan()));
+
+  const int64_t per_step = options.micro_batch * options.grad_accumulation * options.sequence;
+  std::cerr << "training on " << CpuThreads() << " CPU threads: " << data.tokens_per_epoch() << " tokens in " << data.documents()
+            << " documents, " << per_step << " tokens per step, arena "
+            << trainer.session().plan().arena_bytes / (1024 * 1024) << " MiB\n";
+  MetricsLog metrics(folder / "metrics.jsonl");
+  Progress progress(options.steps, run.log_every, std::cerr, isatty(STDERR_FILENO) != 0);
+  std::vector<StepRecord> records;
+  while (!trainer.Done()) {
+    records.push_back(trainer.Step());
+    metrics.Write(records.back());
+    progress.Show(records.back());
+  }
+  SaveWeights(trainer.session(), folder / "weights.safetensors", options.steps);
+  WriteText(folder / "loss.svg", LossPicture(records, fs::path(run.model).filename().string()));
+  std::cout << "wrote " << (folder / "weights.safetensors").string() << ", metrics.jsonl, loss.svg\n";
+  return kExitOk;
+}
+
+}  // namespace weir
