@@ -40,12 +40,12 @@ struct Cost {
 // One input of a conformance case. Floats are drawn (normal * scale, or given); ints are given.
 struct CaseInput {
   enum class Kind { kNormal, kPositive, kInts, kFloats, kAbsent } kind = Kind::kNormal;
-  Dims dims;
+  Dims dims = {};
   double scale = 1;
   std::vector<int64_t> ints = {};
   std::vector<double> floats = {};
   bool differentiable = true;  // kNormal/kPositive/kFloats only
-  DType dtype = DType::kUndefined;  // ints: kInt64 unless said (kBool, kInt32)
+  DType dtype = DType::kUndefined;  // kInts: kInt64 unless said; kFloats: kFloat32 unless said
 };
 
 // One shape of one op; the conformance test and `weir bench op` both run it.

@@ -23,7 +23,10 @@ std::vector<Array<double>> DrawInputs(const OpCase& op_case, uint32_t seed) {
         array.dtype = in.dtype == DType::kUndefined ? DType::kInt64 : in.dtype;
         array.i = in.ints;
         break;
-      case CaseInput::Kind::kFloats: array.f = in.floats; break;
+      case CaseInput::Kind::kFloats:
+        array.f = in.floats;
+        if (in.dtype != DType::kUndefined) array.dtype = in.dtype;
+        break;
       default:
         for (size_t k = 0; k < count; ++k) {
           const double draw = normal(random) * in.scale;

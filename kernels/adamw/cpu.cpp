@@ -1,0 +1,5 @@
+#include "kernels/common/reference_kernel.h"
+
+namespace weir {
+WEIR_REFERENCE_CPU_KERNEL(AdamW)
+}  // namespace weir

@@ -1,0 +1,160 @@
+#include "graph/gradient.h"
+#include "graph/op_schema.h"
+#include "kernels/attention/reference.h"
+#include "kernels/common/dims.h"
+#include "kernels/common/saved_output.h"
+
+namespace weir {
+namespace {
+
+void InferAttention(InferContext& c) {
+  c.SetDType(0, c.in(0)->dtype);
+  c.SetDType(1, DType::kFloat32);
+  const Attributes& a = c.node.attributes;
+  if (a.Int("window", 0) < 0) c.Fail("C4: window must not be negative; 0 means none");
+  if (a.Int("window", 0) > 0 && a.Int("causal", 1) == 0) c.Fail("C4: a window needs causal = 1");
+  if (a.Float("softcap", 0) < 0) c.Fail("C5: softcap must not be negative; 0 means none");
+  if (!c.HasShape(0) || !c.HasShape(1) || !c.HasShape(2)) return;
+  const Shape &q = c.shape(0), &k = c.shape(1), &v = c.shape(2);
+  const auto all = [&] { return StrCat("q ", ToString(q), ", k ", ToString(k), ", v ", ToString(v)); };
+  if (q.size() != 4 || k.size() != 4 || v.size() != 4) {
+    c.Fail(StrCat("C1: q, k, v must be [batch,sequence,heads,channels]; got ", all()));
+  }
+  if (Differ(q[0], k[0]) || Differ(q[1], k[1]) || Differ(q[3], k[3]) || Differ(k[0], v[0]) ||
+      Differ(k[1], v[1]) || Differ(k[2], v[2])) {
+    c.Fail(StrCat("C2: batch, sequence, kv heads and q/k channels must agree; got ", all()));
+  }
+  if (q[2].IsConstant() && k[2].IsConstant() &&
+      (k[2].Constant() == 0 || q[2].Constant() % k[2].Constant() != 0)) {
+    c.Fail(StrCat("C3: query heads must be a multiple of kv heads; got ", all()));
+  }
+  if (c.HasShape(3) && (c.shape(3).size() != 1 || Differ(c.shape(3)[0], q[2]))) {
+    c.Fail(StrCat("C6: sinks ", ToString(c.shape(3)), " must hold one value per query head; ", all()));
+  }
+  c.SetOutput(0, c.in(0)->dtype, {q[0], q[1], q[2], v[3]});
+  c.SetOutput(1, DType::kFloat32, {q[0], q[2], q[1]});
+}
+
+void InferAttentionGradient(InferContext& c) {
+  for (size_t i = 0; i < 3; ++i) c.SetOutput(i, c.in(i)->dtype, c.shape(i));
+  if (c.node.out(3) != nullptr) c.SetOutput(3, DType::kFloat32, c.shape(6));
+}
+
+void AttentionGradient(GradientContext& g) {
+  if (g.OutputGradient(0) == nullptr) return;
+  Value* lse = SavedOutput(g, 1, "lse");
+  const bool sinks = g.in(3) != nullptr && g.Needs(3);
+  Value* accumulator = sinks ? g.Accumulator(3) : nullptr;
+  std::vector<Value*> inputs = {g.in(0), g.in(1), g.in(2), g.out(0), lse, g.OutputGradient(0)};
+  if (g.in(3) != nullptr) inputs.push_back(g.in(3));
+  if (accumulator != nullptr) inputs.push_back(accumulator);
+  const auto grads = g.builder.Ops("AttentionGradient", inputs, sinks ? 4 : 3, g.node.attributes);
+  for (size_t i = 0; i < 3; ++i) {
+    if (g.Needs(i)) g.Add(i, grads[i]);
+  }
+  if (accumulator != nullptr) {
+    g.SetAccumulator(3, grads[3]);
+  } else if (sinks) {
+    g.Add(3, grads[3]);
+  }
+}
+
+Cost AttentionCost(const Node& n) {
+  const Dims q = ToDims(n.in(0)->shape), k = ToDims(n.in(1)->shape), v = ToDims(n.in(2)->shape);
+  const AttentionConfig c(n.attributes, q, k, v);
+  double pairs = 0;
+  for (int64_t i = 0; i < c.sequence; ++i) pairs += static_cast<double>(c.EndKey(i) - c.FirstKey(i));
+  const double rows = static_cast<double>(c.batch * c.q_heads);
+  const double values = static_cast<double>(NumElements(q) + NumElements(k) + NumElements(v)) +
+                        rows * static_cast<double>(c.sequence * c.dv);
+  return {2 * rows * pairs * static_cast<double>(c.d + c.dv), 4 * values};
+}
+
+struct CaseShape {
+  int64_t batch, sequence, q_heads, kv_heads, d, dv;
+};
+
+OpCase Case(std::string name, CaseShape s, Attributes attributes = {}, bool sinks = false,
+            int outputs = 1) {
+  OpCase op_case{std::move(name),
+                 {{.dims = {s.batch, s.sequence, s.q_heads, s.d}},
+                  {.dims = {s.batch, s.sequence, s.kv_heads, s.d}},
+                  {.dims = {s.batch, s.sequence, s.kv_heads, s.dv}}},
+                 std::move(attributes), outputs, outputs == 1};
+  if (sinks) op_case.in.push_back({.dims = {s.q_heads}});
+  return op_case;
+}
+
+std::vector<OpCase> AttentionCases() {
+  const CaseShape small{2, 9, 4, 2, 8, 8}, tiles{1, 130, 2, 1, 16, 16};
+  return {Case("causal", small),
+          Case("one_token", {2, 1, 2, 2, 8, 8}),
+          Case("no_tokens", {2, 0, 2, 2, 8, 8}, {}, true),
+          Case("not_causal", small, {{"causal", int64_t{0}}, {"scale", 0.25}}),
+          Case("window", {1, 75, 2, 1, 8, 8}, {{"window", int64_t{5}}}),
+          Case("window_over_tiles", tiles, {{"window", int64_t{70}}}, true),
+          Case("window_one", small, {{"window", int64_t{1}}}, true),
+          Case("sinks", small, {}, true),
+          Case("softcap", small, {{"softcap", 2.0}}),
+          Case("everything", {2, 67, 6, 2, 10, 7},
+               {{"softcap", 5.0}, {"window", int64_t{33}}, {"scale", 0.5}}, true),
+          Case("wide_values", {1, 17, 2, 2, 8, 24}),
+          Case("odd_channels", {1, 33, 3, 1, 13, 5}),
+          Case("tiles", tiles),
+          Case("tiles_not_causal", tiles, {{"causal", int64_t{0}}}, true),
+          Case("saved", tiles, {}, false, 2),
+          Case("saved_sinks", {2, 66, 4, 1, 8, 8}, {{"softcap", 3.0}}, true, 2)};
+}
+
+}  // namespace
+
+const OpSchema& AttentionSchema() {
+  static const OpSchema schema{
+      .name = "Attention",
+      .domain = "ai.weir",
+      .doc =
+          "s[j] = scale * q[b,i,h,:] . k[b,j,h/(Hq/Hk),:];  s = softcap * tanh(s / softcap) if softcap > 0\n"
+          "keys: j <= i if causal (1), i - window < j if window > 0 (0 = none);  lse = log(sum_j exp(s[j])\n"
+          "[+ exp(sinks[h])]);  y[b,i,h,:] = sum_j exp(s[j] - lse) * v[b,j,h/(Hq/Hk),:]\n"
+          "q [B,S,Hq,D], k [B,S,Hk,D], v [B,S,Hk,Dv], sinks? [Hq]; y [B,S,Hq,Dv]; attribute scale\n"
+          "(default 1/sqrt(D)). Output 1 (optional) lse [B,Hq,S] float32, saved for backward.\n"
+          "Accumulates in float32 over key tiles in order with a running maximum; O(S) memory.\n"
+          "Deterministic: the same bits whatever the number of threads.\n"
+          "C1 rank 4. C2 batch, sequence, kv heads, q/k channels agree. C3 Hq a multiple of Hk.\n"
+          "C4 window >= 0 and only with causal. C5 softcap >= 0. C6 sinks [Hq].\n"
+          "Cost: 2*pairs*(D+Dv) flop.  Source: Vaswani et al. 2017, arXiv:1706.03762, eq. (1); tiles:\n"
+          "Dao 2023, arXiv:2307.08691.",
+      .min_inputs = 3, .max_inputs = 4, .min_outputs = 1, .max_outputs = 2,
+      .infer = InferAttention,
+      WEIR_REFERENCE(AttentionReference),
+      .gradient = AttentionGradient,
+      .cost = AttentionCost,
+      .cases = AttentionCases};
+  return schema;
+}
+
+const OpSchema& AttentionGradientSchema() {
+  static const OpSchema schema{
+      .name = "AttentionGradient",
+      .domain = "ai.weir",
+      .doc =
+          "p = exp(s - lse), delta = dy . y, ds = p * (dy . v - delta) * (1 - (s/softcap)^2)\n"
+          "dq (=) scale * sum_j ds k, dk (=) scale * sum_i ds q, dv (=) sum_i p dy,\n"
+          "dsinks (+)= -sum_{b,i} exp(sink - lse) * delta\n"
+          "inputs q, k, v, y, lse, dy, sinks?, dsinks accumulator?; outputs dq, dk, dv, dsinks?; attributes\n"
+          "as Attention. With an accumulator, dsinks is that buffer and is added to (+=).\n"
+          "Recomputes p by tiles; O(S) memory. Accumulates in float32: dk and dv over the heads of the\n"
+          "group, then query tiles, in order; dq over key tiles in order. Deterministic for any threads.\n"
+          "Cost: 2.5 forward.  Source: Dao 2023, arXiv:2307.08691.",
+      .min_inputs = 6, .max_inputs = 8, .min_outputs = 3, .max_outputs = 4,
+      .infer = InferAttentionGradient,
+      WEIR_REFERENCE(AttentionGradientReference),
+      .cost = [](const Node& n) {
+        const Cost forward = AttentionCost(n);
+        return Cost{2.5 * forward.flops, 2 * forward.bytes};
+      },
+      .aliases = {{3, 7}}};
+  return schema;
+}
+
+}  // namespace weir

@@ -1,0 +1,46 @@
+#pragma once
+#include <cmath>
+
+#include "graph/eval.h"
+#include "kernels/cross_entropy/labels.h"
+
+namespace weir {
+
+template <class T>
+void CrossEntropyReference(Eval<T>& e) {
+  const Array<T>&logits = e.x(0), &labels = e.x(1);
+  const int64_t n = labels.elements(), v = logits.dims.back();
+  const int64_t ignore_index = e.attributes.Int("ignore_index", -100);
+  Array<T> loss = Array<T>::Floats({}), lse = Array<T>::Floats(labels.dims);
+  loss.dtype = DType::kFloat64;
+  for (int64_t i = 0; i < n; ++i) {
+    const T* row = logits.f.data() + i * v;
+    T top = row[0], sum{};
+    for (int64_t j = 1; j < v; ++j) top = Real(row[j]) > Real(top) ? row[j] : top;
+    for (int64_t j = 0; j < v; ++j) sum += std::exp(row[j] - top);
+    lse.f[i] = top + std::log(sum);
+    if (LabelCounts(labels.i[i], i, v, ignore_index)) loss.f[0] += lse.f[i] - row[labels.i[i]];
+  }
+  loss.f[0] *= e.x(2).f[0];
+  e.out[0] = std::move(loss);
+  if (e.out.size() > 1) e.out[1] = std::move(lse);
+}
+
+template <class T>
+void CrossEntropyGradientReference(Eval<T>& e) {
+  const Array<T>&logits = e.x(0), &labels = e.x(1), &lse = e.x(2);
+  const int64_t n = labels.elements(), v = logits.dims.back();
+  const int64_t ignore_index = e.attributes.Int("ignore_index", -100);
+  const T factor = e.x(3).f[0] * e.x(4).f[0];
+  Array<T> dlogits = Array<T>::Floats(logits.dims);
+  for (int64_t i = 0; i < n; ++i) {
+    if (!LabelCounts(labels.i[i], i, v, ignore_index)) continue;
+    for (int64_t j = 0; j < v; ++j) {
+      const T p = std::exp(logits.f[i * v + j] - lse.f[i]);
+      dlogits.f[i * v + j] = (p - T(j == labels.i[i] ? 1 : 0)) * factor;
+    }
+  }
+  e.out[0] = std::move(dlogits);
+}
+
+}  // namespace weir
