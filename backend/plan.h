@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -16,6 +17,7 @@ struct PlannedBuffer {
   int64_t offset = 0, bytes = 0;
   int first_step = 0, last_step = 0;  // inclusive, in plan steps; persistent: 0..end
   bool persistent = false;
+  bool is_output = false;  // of the graph
 };
 
 struct PlannedStep {
@@ -31,17 +33,30 @@ struct Plan {
   std::vector<PlannedBuffer> buffers;
   std::vector<PlannedStep> steps;
   std::unordered_map<const Value*, int> buffer_of;
-  std::map<std::string, int64_t> ledger;  // peak bytes per term; sums to arena_bytes with "fragmentation"
+  // Bytes per term at the fullest step; with "fragmentation" they sum to arena_bytes.
+  std::map<std::string, int64_t> ledger;
 };
 
 // `graph` must be concrete and outlive the plan. Throws UnsupportedOp listing every missing kernel.
 Plan MakePlan(const Graph& graph, DeviceKind device);
 std::string PlanJson(const Plan& plan);
+// The ledger and the largest buffers of the fullest step, as text for people.
+std::string PlanTable(const Plan& plan);
+// Buffers that no step reads and the caller cannot either: bytes planned for nothing.
+std::vector<std::string> UnreadBuffers(const Plan& plan);
 
-// Walks a plan over one arena and decides nothing. No allocation after construction.
+struct ExecutorOptions {
+  // Debugging: fills activations with NaN (bytes 0xff) before they are first written and when they die,
+  // so that a read too early or too late shows.
+  bool poison = false;
+};
+
+// Walks a plan over one zeroed arena and decides nothing. No allocation after construction. The plan and
+// its graph must outlive it.
 class Executor {
  public:
-  explicit Executor(const Plan& plan);
+  // Allocates the arena and copies the data of kConstant values into it; parameters are the caller's.
+  explicit Executor(const Plan& plan, const ExecutorOptions& options = {});
   ~Executor();
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
@@ -49,13 +64,12 @@ class Executor {
   // Memory of a value: stable for persistent values (inputs, constants, parameters, gradients,
   // optimizer state, graph outputs); for others valid right after the step that made it.
   Tensor TensorOf(const Value& value) const;
-  // Copies constants' data into the arena (done by the constructor for kConstant values).
-  void Run(Phase phase);                  // every step of that phase, in order
-  void Run() { for (Phase p : {Phase::kBegin, Phase::kForward, Phase::kBackward, Phase::kNorm, Phase::kUpdate}) Run(p); }
+  void Run(Phase phase);  // every step of that phase, in order
+  void Run();             // all phases, in order
 
  private:
   struct Impl;
-  Impl* impl_;
+  std::unique_ptr<Impl> impl_;
 };
 
 }  // namespace weir

@@ -1,0 +1,22 @@
+#pragma once
+#include "backend/plan.h"
+
+namespace weir {
+
+// Assigns an offset to every buffer: persistent ones first, end to end; then the others, largest first,
+// each in the smallest gap among those alive at the same time. Returns the arena's bytes.
+int64_t AssignOffsets(std::vector<PlannedBuffer>& buffers);
+
+// Ledger term of the memory of one value.
+std::string TermOf(const Value& value);
+
+// Live bytes per term at the step where they are most; "fragmentation" is the rest of the arena.
+std::map<std::string, int64_t> MakeLedger(const Plan& plan);
+// That step.
+int FullestStep(const Plan& plan);
+
+// Offsets and charged sizes are multiples of this: cache lines and any vector width fit.
+inline constexpr int64_t kAlignment = 256;
+inline int64_t Aligned(int64_t bytes) { return DivCeil(bytes, kAlignment) * kAlignment; }
+
+}  // namespace weir

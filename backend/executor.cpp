@@ -1,0 +1,136 @@
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "backend/plan.h"
+#include "graph/error.h"
+#include "graph/op_schema.h"
+
+namespace weir {
+namespace {
+
+constexpr int kPoison = 0xff;  // NaN as any float, -1 as any integer
+
+// Zeroed pages, committed when first touched.
+class Arena {
+ public:
+  explicit Arena(int64_t bytes) : size_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
+    void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    WEIR_CHECK(memory != MAP_FAILED, ErrorCode::kBudgetExceeded, "the system refuses an arena of ", bytes,
+               " bytes; use a smaller --micro-batch or --sequence");
+    bytes_ = static_cast<std::byte*>(memory);
+  }
+  ~Arena() { munmap(bytes_, size_); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  std::byte* at(int64_t offset) const { return bytes_ + offset; }
+
+ private:
+  size_t size_;
+  std::byte* bytes_ = nullptr;
+};
+
+struct Launch {
+  const Node* node;
+  const Kernel* kernel;
+  std::vector<Tensor> inputs, outputs;
+  std::span<std::byte> workspace;
+};
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(const Plan& p, const ExecutorOptions& o) : plan(p), options(o), arena(p.arena_bytes) {}
+
+  std::span<std::byte> Bytes(int index) const {
+    const PlannedBuffer& buffer = plan.buffers[static_cast<size_t>(index)];
+    return {arena.at(buffer.offset), static_cast<size_t>(buffer.bytes)};
+  }
+
+  Tensor TensorAt(const Value& value) const {
+    const auto it = plan.buffer_of.find(&value);
+    WEIR_CHECK(it != plan.buffer_of.end(), ErrorCode::kInternal, "'", value.name, "' has no memory in this plan");
+    return {.bytes = Bytes(it->second).data(), .dtype = value.dtype, .dims = ToDims(value.shape)};
+  }
+
+  void FillConstant(const Value& value) const {
+    WEIR_CHECK(value.data != nullptr, ErrorCode::kInvalidModel, "the bytes of frozen tensor '", value.name,
+               "' are missing; add its weights file");
+    const Tensor tensor = TensorAt(value);
+    const TensorData& data = *value.data;
+    if (data.dtype() == value.dtype) {
+      if (!data.bytes().empty()) std::memcpy(tensor.bytes, data.bytes().data(), data.bytes().size());
+      return;
+    }
+    WEIR_CHECK(value.dtype == DType::kFloat32 && IsFloat(data.dtype()), ErrorCode::kInternal, "constant '",
+               value.name, "' is planned as ", DTypeName(value.dtype), " and stored as ", DTypeName(data.dtype()));
+    data.ReadFloats(0, {tensor.data<float>(), static_cast<size_t>(data.elements())});
+  }
+
+  void AddLaunch(const PlannedStep& step) {
+    Launch launch{.node = step.node, .kernel = FindKernel(plan.device, *step.node->schema),
+                  .inputs = {}, .outputs = {}, .workspace = {}};
+    for (const Value* value : step.node->inputs) launch.inputs.push_back(value ? TensorAt(*value) : Tensor{});
+    for (const Value* value : step.node->outputs) launch.outputs.push_back(value ? TensorAt(*value) : Tensor{});
+    if (step.workspace >= 0) launch.workspace = Bytes(step.workspace);
+    launches.push_back(std::move(launch));
+  }
+
+  // Overwrites what is born (`born`) or has died at step `s`.
+  void Poison(int s, bool born) const {
+    for (size_t i = 0; i < plan.buffers.size(); ++i) {
+      const PlannedBuffer& buffer = plan.buffers[i];
+      if (buffer.persistent || (born ? buffer.first_step : buffer.last_step) != s) continue;
+      const auto bytes = Bytes(static_cast<int>(i));
+      std::memset(bytes.data(), kPoison, bytes.size());
+    }
+  }
+
+  void RunStep(size_t s) const {
+    const Launch& launch = launches[s];
+    KernelContext context{.node = *launch.node, .inputs = launch.inputs, .outputs = launch.outputs,
+                          .workspace = launch.workspace};
+    try {
+      launch.kernel->launch(context);
+    } catch (Error& error) {
+      error.AddContext(StrCat("running ", launch.node->op(), launch.node->source.empty() ? "" : " for ",
+                              launch.node->source));
+      throw;
+    }
+  }
+
+  const Plan& plan;
+  const ExecutorOptions options;
+  const Arena arena;
+  std::vector<Launch> launches;
+};
+
+Executor::Executor(const Plan& plan, const ExecutorOptions& options)
+    : impl_(std::make_unique<Impl>(plan, options)) {
+  for (const PlannedStep& step : plan.steps) impl_->AddLaunch(step);
+  for (const auto& [value, index] : plan.buffer_of) {
+    if (value->role == Role::kConstant) impl_->FillConstant(*value);
+  }
+  if (!options.poison) return;
+  for (int s = 0; s < static_cast<int>(plan.steps.size()); ++s) impl_->Poison(s, /*born=*/true);
+}
+
+Executor::~Executor() = default;
+
+Tensor Executor::TensorOf(const Value& value) const { return impl_->TensorAt(value); }
+
+void Executor::Run(Phase phase) {
+  for (size_t s = 0; s < impl_->launches.size(); ++s) {
+    if (impl_->launches[s].node->phase != phase) continue;
+    if (impl_->options.poison) impl_->Poison(static_cast<int>(s), /*born=*/true);
+    impl_->RunStep(s);
+    if (impl_->options.poison) impl_->Poison(static_cast<int>(s), /*born=*/false);
+  }
+}
+
+void Executor::Run() {
+  for (Phase phase : {Phase::kBegin, Phase::kForward, Phase::kBackward, Phase::kNorm, Phase::kUpdate}) Run(phase);
+}
+
+}  // namespace weir

@@ -1,0 +1,93 @@
+#include <algorithm>
+
+#include "backend/arena_layout.h"
+#include "graph/op_schema.h"
+
+namespace weir {
+namespace {
+
+bool FeedsLoss(const Value& value) {
+  return std::any_of(value.uses.begin(), value.uses.end(), [](const Use& use) {
+    return use.index == 0 && use.node->op().starts_with("CrossEntropy");
+  });
+}
+
+bool CrossesIntoBackward(const Value& value) {
+  return std::any_of(value.uses.begin(), value.uses.end(),
+                     [](const Use& use) { return use.node->phase == Phase::kBackward; });
+}
+
+std::string ActivationTerm(const Value& value) {
+  const std::string& op = value.producer->op();
+  if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
+  if (op.starts_with("Attention") || op.starts_with("Rotary")) return "attention";
+  if (op.starts_with("Experts")) return "dispatch";
+  // The residual stream kept for backward: sums that outlive the forward.
+  if (op == "Add" && value.producer->phase == Phase::kForward && CrossesIntoBackward(value)) {
+    return "boundaries";
+  }
+  return "activations";
+}
+
+int64_t LiveBytes(const Plan& plan, int step) {
+  int64_t bytes = 0;
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    if (buffer.first_step <= step && step <= buffer.last_step) bytes += Aligned(buffer.bytes);
+  }
+  return bytes;
+}
+
+}  // namespace
+
+std::string TermOf(const Value& value) {
+  switch (value.role) {
+    case Role::kParameter: return "weights";
+    case Role::kGradient: return "grads";
+    case Role::kOptimizerState: return "optimizer";
+    case Role::kConstant: return IsFloat(value.dtype) && value.shape.size() >= 2 ? "weights" : "fixed";
+    case Role::kInput: return "fixed";
+    case Role::kActivation: return ActivationTerm(value);
+  }
+  return "fixed";
+}
+
+int FullestStep(const Plan& plan) {
+  int fullest = 0;
+  int64_t most = -1;
+  for (int step = 0; step < std::max<int>(1, static_cast<int>(plan.steps.size())); ++step) {
+    const int64_t bytes = LiveBytes(plan, step);
+    if (bytes > most) most = bytes, fullest = step;
+  }
+  return fullest;
+}
+
+std::map<std::string, int64_t> MakeLedger(const Plan& plan) {
+  std::map<std::string, int64_t> ledger;
+  const int step = FullestStep(plan);
+  int64_t sum = 0;
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    if (buffer.first_step > step || step > buffer.last_step) continue;
+    ledger[buffer.term] += Aligned(buffer.bytes);
+    sum += Aligned(buffer.bytes);
+  }
+  ledger["fragmentation"] = plan.arena_bytes - sum;
+  return ledger;
+}
+
+std::vector<std::string> UnreadBuffers(const Plan& plan) {
+  std::vector<bool> read(plan.buffers.size(), false);
+  for (size_t i = 0; i < read.size(); ++i) read[i] = plan.buffers[i].is_output;
+  for (const PlannedStep& step : plan.steps) {
+    for (int input : step.inputs) {
+      if (input >= 0) read[static_cast<size_t>(input)] = true;
+    }
+    if (step.workspace >= 0) read[static_cast<size_t>(step.workspace)] = true;
+  }
+  std::vector<std::string> unread;
+  for (size_t i = 0; i < read.size(); ++i) {
+    if (!read[i]) unread.push_back(plan.buffers[i].name);
+  }
+  return unread;
+}
+
+}  // namespace weir
