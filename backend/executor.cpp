@@ -77,11 +77,13 @@ struct Executor::Impl {
     launches.push_back(std::move(launch));
   }
 
-  // Overwrites what is born (`born`) or has died at step `s`.
+  // Overwrites what is born (`born`) or has died at step `s`. What kBegin made may serve another
+  // micro-batch, so it never dies here.
   void Poison(int s, bool born) const {
     for (size_t i = 0; i < plan.buffers.size(); ++i) {
       const PlannedBuffer& buffer = plan.buffers[i];
       if (buffer.persistent || (born ? buffer.first_step : buffer.last_step) != s) continue;
+      if (!born && launches[static_cast<size_t>(buffer.first_step)].node->phase == Phase::kBegin) continue;
       const auto bytes = Bytes(static_cast<int>(i));
       std::memset(bytes.data(), kPoison, bytes.size());
     }
