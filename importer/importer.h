@@ -10,11 +10,12 @@
 
 namespace weir {
 
-// Reads an ONNX file as it stands: one Node per ONNX node (local functions inlined, Constant nodes
-// turned into constants, subgraphs of If/Loop kept as graph attributes), initializers as constants of
-// the graph and in graph.initializers, external data memory-mapped. Missing external files leave data
-// null. Ops unknown to the table are all reported in one UnsupportedOp error. Shapes: dims of
-// input_ids are batch and sequence; nothing is inferred.
+// Reads an ONNX file as it stands: one Node per ONNX node in the newest opset's form, local
+// functions and the taken branch of If (condition known before launch) inlined, Constant nodes
+// turned into constants, initializers as constants of the graph and in graph.initializers, external
+// data memory-mapped. Missing external files leave data null. Ops unknown to the table are all
+// reported in one UnsupportedOp error. Shapes: dims of input_ids are batch and sequence; none are
+// inferred.
 std::unique_ptr<Graph> ReadOnnx(const std::filesystem::path& model);
 
 struct WriteOnnxOptions {
@@ -23,12 +24,15 @@ struct WriteOnnxOptions {
   std::string data_file;                    // "" = <model>.data beside the model
 };
 // Saves any Graph (custom ops in domain ai.weir) as ONNX that onnx.load and ReadOnnx read again.
-void WriteOnnx(const Graph& graph, const std::filesystem::path& model, const WriteOnnxOptions& options = {});
+void WriteOnnx(const Graph& graph, const std::filesystem::path& model,
+               const WriteOnnxOptions& options = {});
 
-// New bytes for one initializer of the user's file, already in the file's layout; encoded to its dtype.
+// New bytes for one initializer of the user's file, already in the file's layout; encoded to its
+// dtype.
 using Replacements = std::map<std::string, std::vector<float>>;
-// Copies the user's own model with the given initializers replaced: graph, names, layout, dtypes and
-// everything else stay. Weights stay inline or external as the source had them, external when large.
+// Copies the user's own model with the given initializers replaced: graph, names, layout, dtypes
+// and everything else stay. Weights stay inline or external as the source had them, external when
+// large.
 void ExportOnnx(const std::filesystem::path& source, const std::filesystem::path& target,
                 const Replacements& replacements);
 

@@ -12,10 +12,12 @@ struct Safetensors {
   std::map<std::string, TensorDataPtr> tensors;  // memory-mapped
   std::map<std::string, std::string> metadata;
 };
-// Reads one file, or every shard of a *.safetensors.index.json. Errors name file, tensor and byte range.
+// Reads one file, or every shard of a *.safetensors.index.json. Errors name file, tensor and byte
+// range.
 Safetensors ReadSafetensors(const std::filesystem::path& path);
 // Writes atomically (temp, fsync, rename); tensors in name order, 8-byte aligned header.
-void WriteSafetensors(const std::filesystem::path& path, const std::map<std::string, TensorDataPtr>& tensors,
+void WriteSafetensors(const std::filesystem::path& path,
+                      const std::map<std::string, TensorDataPtr>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
 }  // namespace weir
