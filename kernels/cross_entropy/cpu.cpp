@@ -1,6 +1,92 @@
-#include "kernels/common/reference_kernel.h"
+#include <cmath>
+#include <limits>
+
+#include "backend/cpu/parallel.h"
+#include "backend/kernel.h"
+#include "kernels/common/vector_loops.h"
+#include "kernels/cross_entropy/labels.h"
 
 namespace weir {
-WEIR_REFERENCE_CPU_KERNEL(CrossEntropy)
-WEIR_REFERENCE_CPU_KERNEL(CrossEntropyGradient)
+namespace {
+
+constexpr int64_t kVocabularyLeaf = 2048;  // columns of one (max, sum) pair
+
+// (max, sum) of each leaf in turn joins the running pair.
+float LogSumExp(const float* row, int64_t vocabulary) {
+  float top = -std::numeric_limits<float>::infinity(), sum = 0;
+  for (int64_t first = 0; first < vocabulary; first += kVocabularyLeaf) {
+    const int64_t width = std::min(kVocabularyLeaf, vocabulary - first);
+    const float leaf_top = MaxOf(row + first, width);
+    // A leaf of -infinity alone adds nothing; exp(-inf - -inf) would be NaN.
+    const float leaf_sum = SumExp(row + first, width, std::isfinite(leaf_top) ? leaf_top : 0);
+    const float joined = std::max(top, leaf_top);
+    if (!std::isfinite(joined)) {
+      sum += leaf_sum;
+      top = joined;
+      continue;
+    }
+    sum = sum * std::exp(top - joined) + leaf_sum * std::exp(leaf_top - joined);
+    top = joined;
+  }
+  return top + std::log(sum);
+}
+
+void LaunchCrossEntropy(KernelContext& c) {
+  const int64_t n = c.inputs[1].elements(), vocabulary = c.inputs[0].dims.back();
+  const int64_t ignore_index = c.attributes().Int("ignore_index", -100);
+  const float* logits = c.inputs[0].data<float>();
+  const int64_t* labels = c.inputs[1].data<int64_t>();
+  const bool saved = c.outputs.size() > 1 && c.outputs[1];
+  float* lse = saved ? c.outputs[1].data<float>() : reinterpret_cast<float*>(c.workspace.data());
+  ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) lse[i] = LogSumExp(logits + i * vocabulary, vocabulary);
+  });
+  double sum = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!LabelCounts(labels[i], i, vocabulary, ignore_index)) continue;
+    sum += static_cast<double>(lse[i]) - static_cast<double>(logits[i * vocabulary + labels[i]]);
+  }
+  *c.outputs[0].data<double>() = sum * static_cast<double>(*c.inputs[2].data<float>());
+}
+
+int64_t CrossEntropyWorkspace(const Node& node) {
+  return node.out(1) != nullptr ? 0 : BytesOf(DType::kFloat32, NumElements(ToDims(node.in(1)->shape)));
+}
+
+// In place is fine: a row's label and lse are read before the row is written, and no other row's.
+void LaunchCrossEntropyGradient(KernelContext& c) {
+  const int64_t n = c.inputs[1].elements(), vocabulary = c.inputs[0].dims.back();
+  const int64_t ignore_index = c.attributes().Int("ignore_index", -100);
+  const float *logits = c.inputs[0].data<float>(), *lse = c.inputs[2].data<float>();
+  const int64_t* labels = c.inputs[1].data<int64_t>();
+  const float factor = *c.inputs[3].data<float>() * *c.inputs[4].data<float>();
+  float* dlogits = c.outputs[0].data<float>();
+  ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t label = labels[i];
+      float* row = dlogits + i * vocabulary;
+      if (!LabelCounts(label, i, vocabulary, ignore_index)) {
+        std::fill_n(row, vocabulary, 0.0f);
+        continue;
+      }
+      const float log_sum = lse[i];
+      const float hit = std::exp(logits[i * vocabulary + label] - log_sum) - 1;
+      ScaledExp(logits + i * vocabulary, vocabulary, log_sum, factor, row);
+      row[label] = hit * factor;
+    }
+  });
+}
+
+}  // namespace
+
+const Kernel& CrossEntropyCpuKernel() {
+  static const Kernel kernel{.launch = LaunchCrossEntropy, .workspace_bytes = CrossEntropyWorkspace};
+  return kernel;
+}
+
+const Kernel& CrossEntropyGradientCpuKernel() {
+  static const Kernel kernel{.launch = LaunchCrossEntropyGradient};
+  return kernel;
+}
+
 }  // namespace weir
