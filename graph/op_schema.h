@@ -60,7 +60,7 @@ struct OpCase {
 // Everything the compiler knows about an op. Kernels live elsewhere (backend/kernel.h).
 struct OpSchema {
   std::string name;
-  std::string domain;  // "" = ai.onnx, "com.microsoft", "ai.weir"
+  std::string domain = {};  // "" = ai.onnx, "com.microsoft", "ai.weir"
   std::string doc;     // formula; shapes; saved; accumulation; determinism; constraints; cost; source
   int min_inputs = 1, max_inputs = 1;    // -1 = variadic
   int min_outputs = 1, max_outputs = 1;
