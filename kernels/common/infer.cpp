@@ -1,0 +1,64 @@
+#include "kernels/common/infer.h"
+
+namespace weir {
+
+std::optional<Shape> Content(const InferContext& c, size_t i) {
+  if (const auto* content = c.content(i)) return *content;
+  const Value* value = c.in(i);
+  if (value == nullptr || value->role != Role::kConstant || value->data == nullptr ||
+      IsFloat(value->dtype) || value->data->elements() > kMaxContent) {
+    return std::nullopt;
+  }
+  return ToShape(value->data->AsInts());
+}
+
+std::optional<std::vector<int64_t>> ConstantContent(const InferContext& c, size_t i) {
+  const auto content = Content(c, i);
+  if (!content || !IsConcrete(*content)) return std::nullopt;
+  return ToDims(*content);
+}
+
+int64_t LengthOf(const InferContext& c, size_t i) {
+  if (const auto content = Content(c, i)) return Rank(*content);
+  if (!c.HasShape(i)) return -1;
+  const Shape& shape = c.shape(i);
+  if (shape.size() != 1) c.Fail(StrCat("input ", i, " must have rank 1, got ", ToString(shape)));
+  return shape[0].IsConstant() ? shape[0].Constant() : -1;
+}
+
+void SetUnknown(InferContext& c, DType dtype, int64_t rank) {
+  c.SetDType(0, dtype);
+  // A longer "shape" comes from a broken file; no tensor has that many axes.
+  if (rank >= 0 && rank <= kMaxContent) c.SetOutput(0, dtype, Shape(static_cast<size_t>(rank)));
+}
+
+void CopyContent(InferContext& c) {
+  if (auto content = Content(c, 0)) c.SetContent(0, std::move(*content));
+}
+
+bool CarriesContent(const InferContext& c) {
+  const Value* out = c.node.out(0);
+  if (!c.HasShape(0) || out == nullptr || !out->has_shape || IsFloat(c.in(0)->dtype)) return false;
+  if (!IsConcrete(c.shape(0)) || !IsConcrete(out->shape)) return false;
+  return NumElements(ToDims(out->shape)) <= kMaxContent && Content(c, 0).has_value();
+}
+
+void MapContent(InferContext& c, const IndexMap& map) {
+  c.SetContent(0, TakeElements(*Content(c, 0), map.source, Dim(0)));
+}
+
+void InferFromShapeInput(InferContext& c, size_t i) {
+  if (const auto shape = Content(c, i)) return c.SetOutput(0, c.in(0)->dtype, *shape);
+  SetUnknown(c, c.in(0)->dtype, LengthOf(c, i));
+}
+
+Value* ShapeOf(Builder& builder, Value* value) {
+  if (value->has_shape && IsConcrete(value->shape)) return builder.Ints(ToDims(value->shape));
+  return builder.Op("Shape", {value});
+}
+
+Value* ZerosLike(Builder& builder, Value* value) {
+  return builder.Op("ConstantOfShape", {ShapeOf(builder, value)});
+}
+
+}  // namespace weir

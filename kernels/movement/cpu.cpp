@@ -1,0 +1,15 @@
+#include "kernels/common/reference_kernel.h"
+
+namespace weir {
+
+WEIR_REFERENCE_CPU_KERNEL(Transpose)
+WEIR_REFERENCE_CPU_KERNEL(Concat)
+WEIR_REFERENCE_CPU_KERNEL(Split)
+WEIR_REFERENCE_CPU_KERNEL(Slice)
+WEIR_REFERENCE_CPU_KERNEL(SliceGradient)
+WEIR_REFERENCE_CPU_KERNEL(Expand)
+WEIR_REFERENCE_CPU_KERNEL(ExpandGradient)
+WEIR_REFERENCE_CPU_KERNEL(Tile)
+WEIR_REFERENCE_CPU_KERNEL(TileGradient)
+
+}  // namespace weir

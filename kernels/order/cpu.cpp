@@ -1,0 +1,7 @@
+#include "kernels/common/reference_kernel.h"
+
+namespace weir {
+
+WEIR_REFERENCE_CPU_KERNEL(TopK)
+
+}  // namespace weir
