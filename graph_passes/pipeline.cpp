@@ -1,11 +1,55 @@
 #include "graph_passes/pipeline.h"
 
+#include "graph_passes/bypass_last_token.h"
+#include "graph_passes/fold_constants.h"
+#include "graph_passes/fuse_linear.h"
+#include "graph_passes/fuse_rms_norm.h"
+#include "graph_passes/merge_common.h"
+#include "graph_passes/simplify.h"
+#include "graph_passes/strip_inference.h"
+#include "graph_passes/widen_floats.h"
+
 namespace weir {
+namespace {
+
+class Pipeline {
+ public:
+  Pipeline(Graph& graph, PassManager& passes) : graph_(graph), passes_(passes) {}
+
+  template <class P>
+  bool Run() {
+    P pass;
+    return passes_.Run(pass, graph_);
+  }
+
+  // Until nothing changes; a round that still changes after the limit is a bug in a rule.
+  void Clean() {
+    for (int round = 0; round < kMaxRounds; ++round) {
+      bool changed = Run<FoldConstants>();
+      changed |= Run<Simplify>();
+      changed |= Run<MergeCommon>();
+      if (!changed) return;
+    }
+  }
+
+ private:
+  static constexpr int kMaxRounds = 16;
+  Graph& graph_;
+  PassManager& passes_;
+};
+
+}  // namespace
 
 void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager& passes) {
   (void)options;
-  (void)graph;
-  (void)passes;
+  Pipeline pipeline(graph, passes);
+  pipeline.Run<WidenFloats>();     // first: every later rule sees float32 only
+  pipeline.Run<StripInference>();  // before inference: dims then follow from input_ids
+  pipeline.Clean();
+  if (pipeline.Run<BypassLastToken>()) pipeline.Clean();
+  pipeline.Run<FuseRmsNorm>();
+  pipeline.Run<FuseLinear>();
+  pipeline.Clean();
 }
 
 }  // namespace weir

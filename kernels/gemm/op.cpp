@@ -25,17 +25,36 @@ void InferGemm(InferContext& c) {
   c.SetOutput(0, c.in(0)->dtype, y);
 }
 
+// With A' = a or a^T: dA' = alpha dy B'^T, dB' = alpha A'^T dy; each is a Gemm again.
+void GemmGradient(GradientContext& g) {
+  Value* dy = g.OutputGradient(0);
+  if (dy == nullptr) return;
+  const auto& attributes = g.node.attributes;
+  const int64_t ta = attributes.Int("transA", 0) != 0, tb = attributes.Int("transB", 0) != 0;
+  const double alpha = attributes.Float("alpha", 1), beta = attributes.Float("beta", 1);
+  const auto product = [&](Value* left, Value* right, int64_t trans_left, int64_t trans_right) {
+    return g.builder.Op("Gemm", {left, right},
+                        {{"transA", trans_left}, {"transB", trans_right}, {"alpha", alpha}});
+  };
+  Value *a = g.in(0), *b = g.in(1);
+  if (g.Needs(0)) g.Add(0, ta ? product(b, dy, tb, 1) : product(dy, b, 0, 1 - tb));
+  if (g.Needs(1)) g.Add(1, tb ? product(dy, a, 1, ta) : product(a, dy, 1 - ta, 0));
+  if (g.in(2) != nullptr && g.Needs(2)) {
+    g.Add(2, g.builder.Op("GemmBiasGradient", {g.in(2), dy}, {{"beta", beta}}));
+  }
+}
+
 std::vector<OpCase> GemmCases() {
   const Attributes scaled = {{"alpha", 0.5}, {"beta", 2.0}};
-  return {{"plain", {{.dims = {5, 7}}, {.dims = {7, 9}}}, {}, 1, false},
-          {"trans_b", {{.dims = {5, 7}}, {.dims = {9, 7}}, {.dims = {9}}}, {{"transB", int64_t{1}}}, 1, false},
+  return {{"plain", {{.dims = {5, 7}}, {.dims = {7, 9}}}},
+          {"trans_b", {{.dims = {5, 7}}, {.dims = {9, 7}}, {.dims = {9}}}, {{"transB", int64_t{1}}}},
           {"trans_a", {{.dims = {7, 5}}, {.dims = {7, 9}}, {.dims = {5, 1}}},
-           {{"transA", int64_t{1}}, {"alpha", 0.5}, {"beta", 2.0}}, 1, false},
+           {{"transA", int64_t{1}}, {"alpha", 0.5}, {"beta", 2.0}}},
           {"both", {{.dims = {7, 5}}, {.dims = {9, 7}}, {.dims = {5, 9}}},
-           {{"transA", int64_t{1}}, {"transB", int64_t{1}}, {"alpha", 1.5}}, 1, false},
-          {"scalar_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {}}}, scaled, 1, false},
-          {"row_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {1, 9}}}, scaled, 1, false},
-          {"no_inner", {{.dims = {3, 0}}, {.dims = {0, 4}}, {.dims = {4}}}, {}, 1, false}};
+           {{"transA", int64_t{1}}, {"transB", int64_t{1}}, {"alpha", 1.5}}},
+          {"scalar_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {}}}, scaled},
+          {"row_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {1, 9}}}, scaled},
+          {"no_inner", {{.dims = {3, 0}}, {.dims = {0, 4}}, {.dims = {4}}}}};
 }
 
 }  // namespace
@@ -52,6 +71,7 @@ const OpSchema& GemmSchema() {
       .min_inputs = 2, .max_inputs = 3,
       .infer = InferGemm,
       WEIR_REFERENCE(GemmReference),
+      .gradient = GemmGradient,
       .cost = [](const Node& n) {
         const Dims a = ToDims(n.in(0)->shape), b = ToDims(n.in(1)->shape), y = ToDims(n.out(0)->shape);
         const double ab = static_cast<double>(NumElements(a)), bb = static_cast<double>(NumElements(b));
@@ -59,6 +79,19 @@ const OpSchema& GemmSchema() {
         return Cost{2 * ab * static_cast<double>(y[1]), 4 * (ab + bb + yb)};
       },
       .cases = GemmCases};
+  return schema;
+}
+
+const OpSchema& GemmBiasGradientSchema() {
+  static const OpSchema schema{
+      .name = "GemmBiasGradient",
+      .domain = "ai.weir",
+      .doc =
+          "dc = beta * dy summed over the axes that c broadcasts\n"
+          "inputs c and dy [M,N] of a Gemm; output like c. Sums in float64, rounded once.",
+      .min_inputs = 2, .max_inputs = 2,
+      .infer = [](InferContext& c) { c.SetOutput(0, c.in(0)->dtype, c.shape(0)); },
+      WEIR_REFERENCE(GemmBiasGradientReference)};
   return schema;
 }
 

@@ -87,8 +87,9 @@ const OpSchema& MatMulGradientSchema() {
       .domain = "ai.weir",
       .doc =
           "input = 0: da = dy b^T;  input = 1: db = a^T dy; summed over the batches that share the operand\n"
-          "inputs a, b, dy of a MatMul; output like a or b. Batches fold from the left in order, each\n"
-          "product as in MatMul. Deterministic.",
+          "inputs a, b, dy of a MatMul; output like a or b. Each product as in MatMul; batches that share\n"
+          "the operand fold from the left in order, except that the batches over one matrix b count as\n"
+          "rows of one product. Deterministic.",
       .min_inputs = 3, .max_inputs = 3,
       .infer = InferMatMulGradient,
       WEIR_REFERENCE(MatMulGradientReference),

@@ -1,0 +1,258 @@
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+#include "graph_passes/match.h"
+#include "graph_passes/shape_tensor.h"
+#include "graph_passes/simplify.h"
+
+namespace weir {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+Ints PermOf(const Node& transpose) {
+  Ints perm = transpose.attributes.Ints("perm");
+  if (!perm.empty()) return perm;
+  for (size_t i = transpose.in(0)->shape.size(); i-- > 0;) perm.push_back(static_cast<int64_t>(i));
+  return perm;
+}
+
+bool ReplaceByReshape(Rewrite& r) {
+  if (!r.ShapesKnown()) return false;
+  if (Same(r.in(0)->shape, r.out()->shape)) return r.Replace(r.in(0));
+  const auto target = ReshapeTarget(r.in(0)->shape, r.out()->shape);
+  return target && r.Replace(r.builder.Op("Reshape", {r.in(0), r.builder.Ints(*target)}));
+}
+
+// Reshape(Transpose(Reshape(x, [-1,S,D]), [0,2,1]), [..,D,S]) ==> Transpose(x, [..,r-1,r-2])
+bool UndoFlatTranspose(Rewrite& r) {
+  const Node* transpose = Made(r.in(0), "Transpose");
+  const Node* flatten = transpose ? Made(transpose->in(0), "Reshape") : nullptr;
+  if (!flatten || PermOf(*transpose) != Ints{0, 2, 1} || !flatten->in(0)->has_shape) return false;
+  Value* x = flatten->in(0);
+  Shape swapped = x->shape;
+  const size_t rank = swapped.size();
+  const Shape& flat = flatten->out()->shape;
+  if (rank < 3 || !(swapped[rank - 2] == flat[1]) || !(swapped[rank - 1] == flat[2])) return false;
+  std::swap(swapped[rank - 2], swapped[rank - 1]);
+  if (!Same(swapped, r.out()->shape)) return false;
+  Ints perm;
+  for (size_t i = 0; i < rank; ++i) perm.push_back(static_cast<int64_t>(i));
+  std::swap(perm[rank - 2], perm[rank - 1]);
+  return r.Replace(TransposeBy(r.builder, x, perm));
+}
+
+bool SimplifyReshape(Rewrite& r) {
+  if (!r.ShapesKnown()) return false;
+  if (Same(r.in(0)->shape, r.out()->shape)) return r.Replace(r.in(0));
+  if (UndoFlatTranspose(r)) return true;
+  if (const Node* inner = Made(r.in(0), "Reshape")) {
+    const bool known = inner->in(0)->has_shape && IsKnown(inner->in(0)->shape);
+    const auto target = known ? ReshapeTarget(inner->in(0)->shape, r.out()->shape) : std::nullopt;
+    if (target || known) {
+      Value* shape = target ? r.builder.Ints(*target) : ShapeTensor(r.builder, r.out()->shape);
+      if (shape != nullptr) return r.Replace(r.builder.Op("Reshape", {inner->in(0), shape}));
+    }
+  }
+  const auto target = ReshapeTarget(r.in(0)->shape, r.out()->shape);
+  if (!target) return false;
+  const bool allowzero = r.node.attributes.Has("allowzero");
+  r.node.attributes.Erase("allowzero");
+  return r.SetInts(1, *target) || allowzero;
+}
+
+bool SimplifyTranspose(Rewrite& r) {
+  if (!r.in(0)->has_shape) return false;
+  Ints perm = PermOf(r.node);
+  if (std::is_sorted(perm.begin(), perm.end())) return r.Replace(r.in(0));
+  const Node* inner = Made(r.in(0), "Transpose");
+  if (inner == nullptr) return false;
+  const Ints first = PermOf(*inner);
+  for (int64_t& axis : perm) axis = first[static_cast<size_t>(axis)];
+  return r.Replace(TransposeBy(r.builder, inner->in(0), perm));
+}
+
+bool SimplifyExpand(Rewrite& r) {
+  if (!r.ShapesKnown()) return false;
+  if (Same(r.in(0)->shape, r.out()->shape)) return r.Replace(r.in(0));
+  if (const Node* inner = Made(r.in(0), "Expand")) {
+    const bool known = inner->in(0)->has_shape && IsKnown(inner->in(0)->shape);
+    Value* shape = known ? ShapeTensor(r.builder, r.out()->shape) : nullptr;
+    if (shape != nullptr) return r.Replace(r.builder.Op("Expand", {inner->in(0), shape}));
+  }
+  const auto target = ExpandTarget(r.in(0)->shape, r.out()->shape);
+  return target && r.SetInts(1, *target);
+}
+
+// Tile that only repeats axes of size 1 is an Expand.
+bool SimplifyTile(Rewrite& r) {
+  if (!r.ShapesKnown() || r.in(0)->shape.size() != r.out()->shape.size()) return false;
+  if (Same(r.in(0)->shape, r.out()->shape)) return r.Replace(r.in(0));
+  for (size_t i = 0; i < r.in(0)->shape.size(); ++i) {
+    const Dim &from = r.in(0)->shape[i], &to = r.out()->shape[i];
+    if (!(from == to) && !(from == Dim(1))) return false;
+  }
+  const auto target = ExpandTarget(r.in(0)->shape, r.out()->shape);
+  Value* shape = target ? r.builder.Ints(*target) : ShapeTensor(r.builder, r.out()->shape);
+  return shape != nullptr && r.Replace(r.builder.Op("Expand", {r.in(0), shape}));
+}
+
+struct Range {
+  int64_t axis, start, end, step;
+};
+
+// The axes a Slice really cuts; nullopt when something depends on the launch.
+std::optional<std::vector<Range>> CutsOf(const Node& slice) {
+  const Value *x = slice.in(0), *end_value = slice.in(2);
+  const auto starts = IntsOf(slice.in(1)), ends = IntsOf(end_value);
+  if (!x->has_shape || !starts || end_value == nullptr) return std::nullopt;
+  const auto steps = slice.in(4) ? IntsOf(slice.in(4)) : Ints(starts->size(), 1);
+  auto axes = slice.in(3) ? IntsOf(slice.in(3)) : Ints();
+  if (!steps || !axes) return std::nullopt;
+  for (size_t i = axes->size(); !slice.in(3) && i < starts->size(); ++i) axes->push_back(static_cast<int64_t>(i));
+  std::vector<Range> cuts;
+  for (size_t i = 0; i < starts->size(); ++i) {
+    const auto axis = NormalAxis((*axes)[i], x->shape.size());
+    if (!axis || (*steps)[i] < 1) return std::nullopt;
+    const Dim& size = x->shape[static_cast<size_t>(*axis)];
+    const bool to_the_end = ends ? (*ends)[i] >= std::numeric_limits<int32_t>::max()
+                                 : end_value->content && (*end_value->content)[i] == size;
+    if (size.IsConstant() && (ends || to_the_end)) {
+      const int64_t n = size.Constant();
+      const auto clamp = [n](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + n : at, 0, n); };
+      const Range cut{*axis, clamp((*starts)[i]), to_the_end ? n : clamp((*ends)[i]), (*steps)[i]};
+      if (cut.start != 0 || cut.end != n || cut.step != 1) cuts.push_back(cut);
+    } else if ((*starts)[i] != 0 || (*steps)[i] != 1 || !to_the_end) {
+      return std::nullopt;
+    }
+  }
+  std::sort(cuts.begin(), cuts.end(), [](const Range& a, const Range& b) { return a.axis < b.axis; });
+  return cuts;
+}
+
+// Slice(Concat(a, b, c)) ==> the covered inputs.
+bool SliceOfConcat(Rewrite& r, const Range& cut) {
+  const Node* concat = Made(r.in(0), "Concat");
+  if (concat == nullptr || cut.step != 1 || concat->attributes.Int("axis") != cut.axis) return false;
+  std::vector<Value*> parts;
+  int64_t at = 0;
+  for (Value* input : concat->inputs) {
+    if (!input->has_shape || !input->shape[static_cast<size_t>(cut.axis)].IsConstant()) return false;
+    const int64_t size = input->shape[static_cast<size_t>(cut.axis)].Constant();
+    const int64_t from = std::max(cut.start - at, int64_t{0}), to = std::min(cut.end - at, size);
+    at += size;
+    if (from >= to) continue;
+    if (to - from < size) {
+      input = r.builder.Op("Slice", {input, r.builder.Ints({from}), r.builder.Ints({to}), r.builder.Ints({cut.axis})});
+    }
+    parts.push_back(input);
+  }
+  if (parts.empty()) return false;
+  return r.Replace(parts.size() == 1 ? parts[0] : r.builder.Op("Concat", parts, {{"axis", cut.axis}}));
+}
+
+bool SimplifySlice(Rewrite& r) {
+  if (r.node.inputs.size() < 3) return false;
+  const auto cuts = CutsOf(r.node);
+  if (!cuts) return false;
+  if (cuts->empty()) return r.Replace(r.in(0));
+  if (cuts->size() == 1 && SliceOfConcat(r, (*cuts)[0])) return true;
+  Ints starts, ends, axes, steps;
+  for (const Range& cut : *cuts) {
+    starts.push_back(cut.start);
+    ends.push_back(cut.end);
+    axes.push_back(cut.axis);
+    steps.push_back(cut.step);
+  }
+  const bool unit = std::all_of(steps.begin(), steps.end(), [](int64_t step) { return step == 1; });
+  const bool same = r.node.inputs.size() == (unit ? 4u : 5u) && IntsOf(r.in(1)) == starts &&
+                    IntsOf(r.in(2)) == ends && IntsOf(r.in(3)) == axes && r.in(3)->dtype == DType::kInt64;
+  if (same) return false;
+  std::vector<Value*> inputs = {r.in(0), r.builder.Ints(starts), r.builder.Ints(ends), r.builder.Ints(axes)};
+  if (!unit) inputs.push_back(r.builder.Ints(steps));
+  return r.Replace(r.builder.Op("Slice", inputs));
+}
+
+bool SimplifyConcat(Rewrite& r) {
+  if (r.node.inputs.size() == 1) return r.Replace(r.in(0));
+  const auto axis = static_cast<size_t>(r.node.attributes.Int("axis", 0));
+  std::vector<Value*> kept;
+  for (Value* input : r.node.inputs) {
+    if (!input->has_shape || axis >= input->shape.size()) return false;
+    if (!(input->shape[axis] == Dim(0))) kept.push_back(input);
+  }
+  if (kept.size() == r.node.inputs.size() || kept.empty()) return false;
+  if (kept.size() == 1) return r.Replace(kept[0]);
+  return r.Replace(r.builder.Op("Concat", kept, r.node.attributes));
+}
+
+bool SimplifySplit(Rewrite& r) {
+  return r.node.outputs.size() == 1 && r.ShapesKnown() && Same(r.in(0)->shape, r.out()->shape) &&
+         r.Replace(r.in(0));
+}
+
+// SequenceAt(SplitToSequence(x), i) ==> output i of Split(x)
+bool SimplifySplitToSequence(Rewrite& r) {
+  if (!r.in(0)->has_shape || r.in(1) == nullptr) return false;
+  const auto axis = NormalAxis(r.node.attributes.Int("axis", 0), r.in(0)->shape.size());
+  auto sizes = IntsOf(r.in(1));
+  if (!axis || !sizes || !r.in(0)->shape[static_cast<size_t>(*axis)].IsConstant()) return false;
+  const int64_t total = r.in(0)->shape[static_cast<size_t>(*axis)].Constant();
+  if (r.in(1)->shape.empty()) {
+    const int64_t chunk = (*sizes)[0];
+    sizes->clear();
+    for (int64_t at = 0; at < total; at += chunk) sizes->push_back(std::min(chunk, total - at));
+  }
+  const auto count = static_cast<int64_t>(sizes->size());
+  for (const Use& use : r.out()->uses) {
+    const auto index = ScalarOf(use.node->in(1));
+    if (!Is(*use.node, "SequenceAt") || !index || *index >= count || *index < -count) return false;
+  }
+  const auto parts = r.builder.Ops("Split", {r.in(0), r.builder.Ints(*sizes)}, static_cast<int>(count),
+                                   {{"axis", *axis}});
+  const std::vector<Use> uses = r.out()->uses;
+  for (const Use& use : uses) {
+    const auto index = static_cast<int64_t>(*ScalarOf(use.node->in(1)));
+    r.graph.ReplaceUses(use.node->out(), parts[static_cast<size_t>(index < 0 ? index + count : index)]);
+  }
+  return true;
+}
+
+// ScatterND of consecutive rows ==> Concat(rows before, updates, rows after)
+bool SimplifyScatterND(Rewrite& r) {
+  const Value* indices = r.in(1);
+  if (r.node.attributes.String("reduction", "none") != "none" || !r.ShapesKnown()) return false;
+  if (indices->role != Role::kConstant || indices->data == nullptr || indices->shape.size() != 2) return false;
+  if (!(indices->shape[1] == Dim(1)) || indices->data->elements() == 0) return false;
+  const Dim& rows = r.in(0)->shape[0];
+  const Ints at = indices->data->AsInts();
+  for (size_t i = 1; i < at.size(); ++i) {
+    if (at[i] != at[0] + static_cast<int64_t>(i)) return false;
+  }
+  if (!rows.IsConstant() || at[0] < 0 || at.back() >= rows.Constant()) return false;
+  const auto part = [&](int64_t start, int64_t end) {
+    return r.builder.Op("Slice", {r.in(0), r.builder.Ints({start}), r.builder.Ints({end}), r.builder.Ints({0})});
+  };
+  std::vector<Value*> parts;
+  if (at[0] > 0) parts.push_back(part(0, at[0]));
+  parts.push_back(r.in(2));
+  if (at.back() + 1 < rows.Constant()) parts.push_back(part(at.back() + 1, rows.Constant()));
+  return r.Replace(parts.size() == 1 ? parts[0] : r.builder.Op("Concat", parts, {{"axis", int64_t{0}}}));
+}
+
+}  // namespace
+
+SimplifyRule FindMovementRule(const std::string& op) {
+  static const std::unordered_map<std::string, SimplifyRule> rules = {
+      {"Reshape", SimplifyReshape},     {"Unsqueeze", ReplaceByReshape}, {"Squeeze", ReplaceByReshape},
+      {"Flatten", ReplaceByReshape},    {"Transpose", SimplifyTranspose}, {"Expand", SimplifyExpand},
+      {"Tile", SimplifyTile},           {"Slice", SimplifySlice},        {"Concat", SimplifyConcat},
+      {"Split", SimplifySplit},         {"ScatterND", SimplifyScatterND},
+      {"SplitToSequence", SimplifySplitToSequence},
+  };
+  const auto it = rules.find(op);
+  return it == rules.end() ? nullptr : it->second;
+}
+
+}  // namespace weir

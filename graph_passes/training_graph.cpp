@@ -1,0 +1,32 @@
+#include "graph/op_schema.h"
+#include "graph_passes/add_loss.h"
+#include "graph_passes/add_optimizer.h"
+#include "graph_passes/build_gradient.h"
+#include "graph_passes/pipeline.h"
+
+namespace weir {
+namespace {
+
+// The unit definition of expert weight gradients (docs/canonical_graph.md) travels on their nodes.
+void SetUnits(Graph& graph, const TrainingOptions& options) {
+  for (const auto& node : graph.nodes()) {
+    if (node->op() != "ExpertsGradient") continue;
+    node->attributes.Set("leaves", options.leaves);
+    node->attributes.Set("unit_rows", options.unit_rows);
+  }
+}
+
+}  // namespace
+
+void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  AddLoss loss(options.ignore_index);
+  passes.Run(loss, graph);
+  BuildGradient gradient;
+  passes.Run(gradient, graph);
+  SetUnits(graph, options);
+  AddOptimizer optimizer(options);
+  passes.Run(optimizer, graph);
+  graph.RemoveDeadNodes(/*drop_values=*/false);
+}
+
+}  // namespace weir

@@ -1,0 +1,80 @@
+#include "backend/cpu/parallel.h"
+#include "backend/kernel.h"
+#include "kernels/common/parallel_tasks.h"
+#include "kernels/common/vector_loops.h"
+#include "kernels/experts/activation_loops.h"
+#include "kernels/experts/cpu.h"
+#include "kernels/gemm/sgemm.h"
+
+namespace weir {
+namespace {
+
+// Buffers of one block of rows; every thread at work holds one.
+struct Slot {
+  float *x, *gate_up, *a;
+  Slot(const ExpertsShape& s, WorkspaceLayout layout)
+      : x(layout.Take<float>(kBlockRows * s.h)), gate_up(layout.Take<float>(kBlockRows * 2 * s.i)),
+        a(layout.Take<float>(kBlockRows * s.i)), bytes(layout.bytes()) {}
+  int64_t bytes;
+};
+
+struct Workspace {
+  ChunkRouting routing;
+  RowBlock* blocks;
+  float* home;  // [rows of the chunk, H], un-reduced
+  Workspace(const ExpertsShape& s, WorkspaceLayout& layout)
+      : routing(s, layout), blocks(layout.Take<RowBlock>(ChunkRouting::MaxBlocks(s, kBlockRows))),
+        home(layout.Take<float>(s.ChunkRoutes() * s.h)) {}
+};
+
+int64_t SlotBytes(const ExpertsShape& s) { return Slot(s, WorkspaceLayout(nullptr)).bytes; }
+
+int64_t ExpertsWorkspace(const Node& node) {
+  const ExpertsShape s(node);
+  WorkspaceLayout layout(nullptr);
+  Workspace(s, layout);
+  return layout.bytes() + CpuThreads() * SlotBytes(s);
+}
+
+// home = down[e] act(gate_up[e] x + bias) + bias, row by row.
+void ForwardBlock(const ExpertsShape& s, const ExpertActivation& act, const ExpertsInputs& in,
+                  const Workspace& w, const Slot& slot, const RowBlock& block) {
+  const int64_t rows = block.size(), e = block.expert;
+  GatherRows(s, w.routing, block, in.x, slot.x);
+  Sgemm(rows, 2 * s.i, s.h, slot.x, s.h, in.gate_up + e * 2 * s.i * s.h, s.h, slot.gate_up, 2 * s.i,
+        {.transpose_b = true, .bias = in.GateUpBias(s, e)});
+  for (int64_t r = 0; r < rows; ++r) {
+    GatedForwardRow(act, slot.gate_up + r * 2 * s.i, s.i, slot.a + r * s.i);
+  }
+  Sgemm(rows, s.h, s.i, slot.a, s.i, in.down + e * s.h * s.i, s.i, w.home + block.begin * s.h, s.h,
+        {.transpose_b = true, .bias = in.DownBias(s, e)});
+}
+
+void LaunchExperts(KernelContext& c) {
+  const ExpertsShape s(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims);
+  const ExpertActivation act(c.attributes());
+  const ExpertsInputs in(c);
+  CheckExpertIds(s, in.ids);
+  WorkspaceLayout layout(c.workspace.data());
+  Workspace w(s, layout);
+  std::byte* slots = c.workspace.data() + layout.bytes();
+  const int64_t slot_bytes = SlotBytes(s);
+  const int64_t slot_count = (std::ssize(c.workspace) - layout.bytes()) / slot_bytes;
+  for (int64_t leaf = 0; leaf < s.leaves; leaf += s.LeavesPerChunk()) {
+    w.routing.Build(in.ids, leaf);
+    const int64_t blocks = w.routing.CutBlocks(0, w.routing.rows(), kBlockRows, w.blocks);
+    ForEachTask(blocks, slot_count, [&](int64_t slot, int64_t task) {
+      ForwardBlock(s, act, in, w, Slot(s, WorkspaceLayout(slots + slot * slot_bytes)), w.blocks[task]);
+    });
+    FoldSlots(s, w.routing, w.home, in.weights, c.outputs[0].data<float>());
+  }
+}
+
+}  // namespace
+
+const Kernel& ExpertsCpuKernel() {
+  static const Kernel kernel{.launch = LaunchExperts, .workspace_bytes = ExpertsWorkspace};
+  return kernel;
+}
+
+}  // namespace weir
