@@ -16,8 +16,8 @@ class BlasPeer {
              const float* b, float* c) const;
 
  private:
-  using Function = void (*)(int, int, int, int, int, int, float, const float*, int, const float*, int,
-                            float, float*, int);
+  using Function = void (*)(int, int, int, int, int, int, float, const float*, int, const float*,
+                            int, float, float*, int);
   Function sgemm_ = nullptr;
   std::string name_ = "not found";
 };

@@ -21,7 +21,8 @@ double MedianSeconds(int repeats, const std::function<void()>& run) {
   for (int i = 0; i < std::max(repeats, 10); ++i) {
     const auto start = std::chrono::steady_clock::now();
     run();
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    seconds.push_back(
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   std::nth_element(seconds.begin(), seconds.begin() + static_cast<int64_t>(seconds.size() / 2),
                    seconds.end());
@@ -93,10 +94,12 @@ void PrintTable(const std::vector<Result>& results, const BlasPeer& peer, std::o
       << std::fixed;
   for (const Result& r : results) {
     out << std::setw(6) << r.size[0] << std::setw(7) << r.size[1] << std::setw(7) << r.size[2];
-    out << std::setprecision(3) << std::setw(10) << r.ours * 1e3 << std::setw(9) << r.Tflops(r.ours);
+    out << std::setprecision(3) << std::setw(10) << r.ours * 1e3 << std::setw(9)
+        << r.Tflops(r.ours);
     if (r.peer > 0) {
-      out << std::setw(10) << r.peer * 1e3 << std::setw(9) << r.Tflops(r.peer) << std::setprecision(2)
-          << std::setw(11) << r.peer / r.ours << (r.agree ? "" : "  DIFFERS");
+      out << std::setw(10) << r.peer * 1e3 << std::setw(9) << r.Tflops(r.peer)
+          << std::setprecision(2) << std::setw(11) << r.peer / r.ours
+          << (r.agree ? "" : "  DIFFERS");
     } else {
       out << "  not found";
     }
@@ -110,11 +113,13 @@ int BenchGemm(const GemmBenchOptions& options, std::ostream& out) {
   if (options.threads > 0) SetCpuThreads(options.threads);
   const BlasPeer peer(CpuThreads());
   auto sizes = options.sizes;
-  if (sizes.empty()) sizes = {{256, 256, 256}, {1024, 1024, 1024}, {4096, 64, 64}, {512, 2048, 512}};
+  if (sizes.empty())
+    sizes = {{256, 256, 256}, {1024, 1024, 1024}, {4096, 64, 64}, {512, 2048, 512}};
   std::vector<Result> results;
   for (const auto& size : sizes) results.push_back(Measure(size, options, peer));
   (options.json ? PrintJson : PrintTable)(results, peer, out);
-  return std::all_of(results.begin(), results.end(), [](const Result& r) { return r.agree; }) ? 0 : 1;
+  return std::all_of(results.begin(), results.end(), [](const Result& r) { return r.agree; }) ? 0
+                                                                                              : 1;
 }
 
 }  // namespace weir

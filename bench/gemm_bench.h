@@ -14,9 +14,9 @@ struct GemmBenchOptions {
   bool json = false;
 };
 
-// Times Sgemm and, beside it in the same run, cblas_sgemm of an OpenBLAS (or other BLAS) found at run
-// time. Prints time and TFLOP/s of both and their ratio. Returns the exit status: 0, or 1 when a
-// product of ours differs from the peer's by more than rounding.
+// Times Sgemm and, beside it in the same run, cblas_sgemm of an OpenBLAS (or other BLAS) found at
+// run time. Prints time and TFLOP/s of both and their ratio. Returns the exit status: 0, or 1 when
+// a product of ours differs from the peer's by more than rounding.
 int BenchGemm(const GemmBenchOptions& options, std::ostream& out);
 
 }  // namespace weir

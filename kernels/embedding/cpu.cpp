@@ -49,7 +49,8 @@ void AddBlock(const EmbeddingBlock& block, int64_t begin, int64_t end) {
     for (size_t at = 0; at < block.order.size();) {
       const int64_t id = block.ids[static_cast<size_t>(block.order[at])];
       float sum[kColumns] = {};
-      for (; at < block.order.size() && block.ids[static_cast<size_t>(block.order[at])] == id; ++at) {
+      for (; at < block.order.size() && block.ids[static_cast<size_t>(block.order[at])] == id;
+           ++at) {
         const float* row = block.dy + block.order[at] * block.h + first;
         for (int64_t j = 0; j < width; ++j) sum[j] += row[j];
       }

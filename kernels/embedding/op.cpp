@@ -61,15 +61,18 @@ const OpSchema& EmbeddingSchema() {
       .domain = "ai.weir",
       .doc =
           "y[b,s,h] = weight[ids[b,s],h]\n"
-          "ids: [B,S] int64 in [0,V), else InvalidArgument with position and value; weight: [V,H] float;\n"
+          "ids: [B,S] int64 in [0,V), else InvalidArgument with position and value; weight: [V,H] "
+          "float;\n"
           "y: [B,S,H]. A copy: exact. Gradient: EmbeddingGradient. Cost: 8BSH bytes.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferEmbedding,
       WEIR_REFERENCE(EmbeddingReference),
       .gradient = EmbeddingGradient,
-      .cost = [](const Node& n) {
-        return Cost{0, 8 * static_cast<double>(NumElements(ToDims(n.out(0)->shape)))};
-      },
+      .cost =
+          [](const Node& n) {
+            return Cost{0, 8 * static_cast<double>(NumElements(ToDims(n.out(0)->shape)))};
+          },
       .cases = EmbeddingCases,
       .nondifferentiable_inputs = {0}};
   return schema;
@@ -81,16 +84,20 @@ const OpSchema& EmbeddingGradientSchema() {
       .domain = "ai.weir",
       .doc =
           "dW[v,h] = acc[v,h] + sum over tokens with id v of dy[token,h]\n"
-          "ids: [B,S] int64; dy: [B,S,H]; acc (optional): [V,H] float32, updated in place (+=), else\n"
-          "attribute rows = V; dW: [V,H]. Token blocks of 4096 in order, each summed from zero in token\n"
+          "ids: [B,S] int64; dy: [B,S,H]; acc (optional): [V,H] float32, updated in place (+=), "
+          "else\n"
+          "attribute rows = V; dW: [V,H]. Token blocks of 4096 in order, each summed from zero in "
+          "token\n"
           "order in float32, left fold starting from acc. Deterministic. Cost: BSH flop.",
-      .min_inputs = 2, .max_inputs = 3,
+      .min_inputs = 2,
+      .max_inputs = 3,
       .infer = InferEmbeddingGradient,
       WEIR_REFERENCE(EmbeddingGradientReference),
-      .cost = [](const Node& n) {
-        const double count = static_cast<double>(NumElements(ToDims(n.in(1)->shape)));
-        return Cost{count, 8 * count};
-      },
+      .cost =
+          [](const Node& n) {
+            const double count = static_cast<double>(NumElements(ToDims(n.in(1)->shape)));
+            return Cost{count, 8 * count};
+          },
       .aliases = {{0, 2}},
       .nondifferentiable_inputs = {0}};
   return schema;

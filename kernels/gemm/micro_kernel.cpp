@@ -31,8 +31,7 @@ std::atomic<const MicroKernel*> chosen = nullptr;
 
 }  // namespace
 
-const MicroKernel kScalarMicroKernel = {
-    "scalar", 4, kColumns, {Run<1>, Run<2>, Run<3>, Run<4>}};
+const MicroKernel kScalarMicroKernel = {"scalar", 4, kColumns, {Run<1>, Run<2>, Run<3>, Run<4>}};
 
 std::span<const MicroKernel* const> SupportedMicroKernels() {
   static const std::vector<const MicroKernel*> kernels = [] {

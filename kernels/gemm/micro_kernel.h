@@ -4,14 +4,14 @@
 
 namespace weir {
 
-// One tile of C over one k block: s = the fused-multiply-add chain from zero; then C = s, or C + s when
-// `add`; then + bias when given.
+// One tile of C over one k block: s = the fused-multiply-add chain from zero; then C = s, or C + s
+// when `add`; then + bias when given.
 struct TileArgs {
   int64_t k;
-  const float* a;     // packed [k][rows]
-  const float* b;     // k rows of nr floats
+  const float* a;  // packed [k][rows]
+  const float* b;  // k rows of nr floats
   int64_t ldb;
-  float* c;           // [rows][nr]
+  float* c;  // [rows][nr]
   int64_t ldc;
   const float* bias;  // [nr] or nullptr
   bool add;
@@ -23,7 +23,7 @@ inline constexpr int kMaxTileRows = 12, kMaxTileColumns = 32;
 // The inner loop for one instruction set. All give the same bits.
 struct MicroKernel {
   const char* name;
-  int mr, nr;                     // largest tile
+  int mr, nr;                      // largest tile
   TileFunction run[kMaxTileRows];  // run[r - 1] makes r <= mr rows
 };
 

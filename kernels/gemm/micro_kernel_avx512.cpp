@@ -14,6 +14,8 @@ __attribute__((target("avx512f"))) void Run(const TileArgs& t) {
   const float *a = t.a, *b = t.b;
   for (int64_t p = 0; p < t.k; ++p, a += kRows, b += t.ldb) {
     const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps(b + 16);
+    __builtin_prefetch(b + 12 * t.ldb);  // rows of an unpacked B are pages apart
+    __builtin_prefetch(b + 12 * t.ldb + 16);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
       const __m512 x = _mm512_set1_ps(a[i]);

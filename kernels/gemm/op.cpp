@@ -10,7 +10,8 @@ void InferGemm(InferContext& c) {
   const Shape &a = c.shape(0), &b = c.shape(1);
   const std::string both = StrCat(ToString(a), " and ", ToString(b));
   if (a.size() != 2 || b.size() != 2) c.Fail(StrCat("operands ", both, " must be matrices"));
-  const size_t ta = c.node.attributes.Int("transA", 0) != 0, tb = c.node.attributes.Int("transB", 0) != 0;
+  const size_t ta = c.node.attributes.Int("transA", 0) != 0,
+               tb = c.node.attributes.Int("transB", 0) != 0;
   const Dim &a_inner = a[1 - ta], &b_inner = b[tb];
   if (a_inner.IsConstant() && b_inner.IsConstant() && !(a_inner == b_inner)) {
     c.Fail(StrCat("inner sizes of ", both, " differ (transA ", ta, ", transB ", tb, ")"));
@@ -46,15 +47,18 @@ void GemmGradient(GradientContext& g) {
 
 std::vector<OpCase> GemmCases() {
   const Attributes scaled = {{"alpha", 0.5}, {"beta", 2.0}};
-  return {{"plain", {{.dims = {5, 7}}, {.dims = {7, 9}}}},
-          {"trans_b", {{.dims = {5, 7}}, {.dims = {9, 7}}, {.dims = {9}}}, {{"transB", int64_t{1}}}},
-          {"trans_a", {{.dims = {7, 5}}, {.dims = {7, 9}}, {.dims = {5, 1}}},
-           {{"transA", int64_t{1}}, {"alpha", 0.5}, {"beta", 2.0}}},
-          {"both", {{.dims = {7, 5}}, {.dims = {9, 7}}, {.dims = {5, 9}}},
-           {{"transA", int64_t{1}}, {"transB", int64_t{1}}, {"alpha", 1.5}}},
-          {"scalar_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {}}}, scaled},
-          {"row_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {1, 9}}}, scaled},
-          {"no_inner", {{.dims = {3, 0}}, {.dims = {0, 4}}, {.dims = {4}}}}};
+  return {
+      {"plain", {{.dims = {5, 7}}, {.dims = {7, 9}}}},
+      {"trans_b", {{.dims = {5, 7}}, {.dims = {9, 7}}, {.dims = {9}}}, {{"transB", int64_t{1}}}},
+      {"trans_a",
+       {{.dims = {7, 5}}, {.dims = {7, 9}}, {.dims = {5, 1}}},
+       {{"transA", int64_t{1}}, {"alpha", 0.5}, {"beta", 2.0}}},
+      {"both",
+       {{.dims = {7, 5}}, {.dims = {9, 7}}, {.dims = {5, 9}}},
+       {{"transA", int64_t{1}}, {"transB", int64_t{1}}, {"alpha", 1.5}}},
+      {"scalar_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {}}}, scaled},
+      {"row_c", {{.dims = {5, 7}}, {.dims = {7, 9}}, {.dims = {1, 9}}}, scaled},
+      {"no_inner", {{.dims = {3, 0}}, {.dims = {0, 4}}, {.dims = {4}}}}};
 }
 
 }  // namespace
@@ -68,16 +72,20 @@ const OpSchema& GemmSchema() {
           "a', b', y: [M,K], [K,N], [M,N] float; c (optional) broadcasts to y.\n"
           "The product is summed as in MatMul, then scaled and c added in float32.\n"
           "Cost: 2MNK flop.  Source: ONNX Gemm-13.",
-      .min_inputs = 2, .max_inputs = 3,
+      .min_inputs = 2,
+      .max_inputs = 3,
       .infer = InferGemm,
       WEIR_REFERENCE(GemmReference),
       .gradient = GemmGradient,
-      .cost = [](const Node& n) {
-        const Dims a = ToDims(n.in(0)->shape), b = ToDims(n.in(1)->shape), y = ToDims(n.out(0)->shape);
-        const double ab = static_cast<double>(NumElements(a)), bb = static_cast<double>(NumElements(b));
-        const double yb = static_cast<double>(NumElements(y));
-        return Cost{2 * ab * static_cast<double>(y[1]), 4 * (ab + bb + yb)};
-      },
+      .cost =
+          [](const Node& n) {
+            const Dims a = ToDims(n.in(0)->shape), b = ToDims(n.in(1)->shape),
+                       y = ToDims(n.out(0)->shape);
+            const double ab = static_cast<double>(NumElements(a)),
+                         bb = static_cast<double>(NumElements(b));
+            const double yb = static_cast<double>(NumElements(y));
+            return Cost{2 * ab * static_cast<double>(y[1]), 4 * (ab + bb + yb)};
+          },
       .cases = GemmCases};
   return schema;
 }
@@ -89,7 +97,8 @@ const OpSchema& GemmBiasGradientSchema() {
       .doc =
           "dc = beta * dy summed over the axes that c broadcasts\n"
           "inputs c and dy [M,N] of a Gemm; output like c. Sums in float64, rounded once.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = [](InferContext& c) { c.SetOutput(0, c.in(0)->dtype, c.shape(0)); },
       WEIR_REFERENCE(GemmBiasGradientReference)};
   return schema;

@@ -16,9 +16,8 @@ void TransposeScalar(const float* in, int64_t ld, int64_t rows, int64_t k, float
   }
 }
 
-}  // namespace
-
-void PackTransposed(const float* in, int64_t ld, int64_t rows, int64_t k, float* out,
+// One strip of at most `stride` rows.
+void TransposeStrip(const float* in, int64_t ld, int64_t rows, int64_t k, float* out,
                     int64_t stride) {
 #if defined(__SSE__)
   if (rows >= 4) {
@@ -43,18 +42,39 @@ void PackTransposed(const float* in, int64_t ld, int64_t rows, int64_t k, float*
   TransposeScalar(in, ld, rows, k, out, stride);
 }
 
-void PackRows(const float* in, int64_t ld, int64_t rows, int64_t k, float* out, int64_t stride) {
+void Copy(const float* from, int64_t count, float* to) {
   constexpr int64_t kGroup = 4;
-  for (int64_t p = 0; p < k; ++p) {
-    const float* from = in + p * ld;
-    float* to = out + p * stride;
-    if (rows >= kGroup) {
-      for (int64_t first = 0; first < rows; first += kGroup) {
-        const int64_t i = std::min(first, rows - kGroup);
-        std::memcpy(to + i, from + i, kGroup * sizeof(float));
+  if (count < kGroup) {
+    for (int64_t i = 0; i < count; ++i) to[i] = from[i];
+    return;
+  }
+  for (int64_t first = 0; first < count; first += kGroup) {
+    const int64_t i = std::min(first, count - kGroup);  // the last group may overlap the one before
+    std::memcpy(to + i, from + i, kGroup * sizeof(float));
+  }
+}
+
+}  // namespace
+
+void PackTransposed(const float* in, int64_t ld, int64_t rows, int64_t k, int64_t unit,
+                    int64_t last_stride, float* out) {
+  for (int64_t i = 0; i < rows; i += unit) {
+    const int64_t count = std::min(unit, rows - i);
+    TransposeStrip(in + i * ld, ld, count, k, out + i * k, count == unit ? unit : last_stride);
+  }
+}
+
+void PackRows(const float* in, int64_t ld, int64_t columns, int64_t k, int64_t unit,
+              int64_t last_stride, float* out) {
+  // Several strips side by side: long reads, and writes that still fit the ways of the first cache.
+  const int64_t group = 4 * unit;
+  for (int64_t first = 0; first < columns; first += group) {
+    const int64_t end = std::min(columns, first + group);
+    for (int64_t p = 0; p < k; ++p) {
+      for (int64_t j = first; j < end; j += unit) {
+        const int64_t count = std::min(unit, end - j);
+        Copy(in + p * ld + j, count, out + j * k + p * (count == unit ? unit : last_stride));
       }
-    } else {
-      for (int64_t i = 0; i < rows; ++i) to[i] = from[i];
     }
   }
 }

@@ -3,9 +3,15 @@
 
 namespace weir {
 
-// out[p * stride + i] = in[i * ld + p] for i < rows, p < k (a transpose into a packed strip).
-void PackTransposed(const float* in, int64_t ld, int64_t rows, int64_t k, float* out, int64_t stride);
-// out[p * stride + i] = in[p * ld + i] for i < rows, p < k.
-void PackRows(const float* in, int64_t ld, int64_t rows, int64_t k, float* out, int64_t stride);
+// Strips: `unit` rows (of a matrix to be transposed) or columns, [k][unit] each, one after the
+// other; the last strip may be narrower and has `last_stride` floats per step, of which only those
+// with data are written.
+
+// strip[p][i] = in[i * ld + p] over `rows` rows and k columns.
+void PackTransposed(const float* in, int64_t ld, int64_t rows, int64_t k, int64_t unit,
+                    int64_t last_stride, float* out);
+// strip[p][i] = in[p * ld + i] over k rows and `columns` columns.
+void PackRows(const float* in, int64_t ld, int64_t columns, int64_t k, int64_t unit,
+              int64_t last_stride, float* out);
 
 }  // namespace weir

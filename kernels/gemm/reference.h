@@ -41,7 +41,8 @@ void GemmBiasGradientReference(Eval<T>& e) {
   const auto [c_row, c_column] = GemmBiasStrides(c.dims);
   Array<T> dc = Array<T>::Floats(c.dims);
   for (int64_t i = 0; i < dy.dims[0]; ++i) {
-    for (int64_t j = 0; j < dy.dims[1]; ++j) dc.f[i * c_row + j * c_column] += dy.f[i * dy.dims[1] + j];
+    for (int64_t j = 0; j < dy.dims[1]; ++j)
+      dc.f[i * c_row + j * c_column] += dy.f[i * dy.dims[1] + j];
   }
   for (T& value : dc.f) value *= beta;
   e.out[0] = std::move(dc);

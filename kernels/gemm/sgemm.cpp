@@ -14,10 +14,12 @@ namespace weir {
 namespace {
 
 constexpr int64_t kBlockN = 512;  // columns of one packed block of B: 512 KiB, half of a usual L2
+constexpr int64_t kStripsA = 8;   // strips of A packed at a time
 
-// Where a call's work happens; made once per thread. B's block stays in L2, A's strip in L1.
+// Where a call's work happens; made once per thread. B's block and A's strips stay in L2, the strip
+// of A in use in L1.
 struct Packed {
-  alignas(64) float a[kSgemmBlockK * kMaxTileRows];
+  alignas(64) float a[kSgemmBlockK * kMaxTileRows * kStripsA];
   alignas(64) float b[kSgemmBlockK * kBlockN];
 };
 
@@ -63,16 +65,25 @@ void RunTile(const Job& g, TileArgs tile, int64_t rows, int64_t columns) {
   }
 }
 
+// Packs columns of B into strips of nr, the last one padded with zeros.
 void PackB(const Job& g, int64_t first, int64_t k, Range columns, float* out) {
-  const int64_t nr = g.kernel->nr;
-  for (int64_t j = columns.begin; j < columns.end; j += nr, out += k * nr) {
-    const int64_t width = std::min(nr, columns.end - j);
-    if (width < nr) std::memset(out, 0, static_cast<size_t>(k * nr) * sizeof(float));
-    if (g.options.transpose_b) {
-      PackTransposed(g.b + j * g.ldb + first, g.ldb, width, k, out, nr);
-    } else {
-      PackRows(g.b + first * g.ldb + j, g.ldb, width, k, out, nr);
-    }
+  const int64_t nr = g.kernel->nr, width = columns.end - columns.begin, tail = width % nr;
+  if (tail > 0)
+    std::memset(out + (width - tail) * k, 0, static_cast<size_t>(k * nr) * sizeof(float));
+  if (g.options.transpose_b) {
+    PackTransposed(g.b + columns.begin * g.ldb + first, g.ldb, width, k, nr, nr, out);
+  } else {
+    PackRows(g.b + first * g.ldb + columns.begin, g.ldb, width, k, nr, nr, out);
+  }
+}
+
+// Packs rows of A into strips of mr, the last one as narrow as it is.
+void PackA(const Job& g, int64_t first, int64_t k, Range rows, float* out) {
+  const int64_t mr = g.kernel->mr, height = rows.end - rows.begin;
+  if (g.options.transpose_a) {
+    PackRows(g.a + first * g.lda + rows.begin, g.lda, height, k, mr, height % mr, out);
+  } else {
+    PackTransposed(g.a + rows.begin * g.lda + first, g.lda, height, k, mr, height % mr, out);
   }
 }
 
@@ -80,25 +91,29 @@ void PackB(const Job& g, int64_t first, int64_t k, Range columns, float* out) {
 void RunBlock(const Job& g, int64_t first, int64_t k, Range rows, Range columns) {
   Packed& packed = ThreadBuffers();
   const int64_t mr = g.kernel->mr, nr = g.kernel->nr;
-  PackB(g, first, k, columns, packed.b);
+  // Full strips of B that one strip of A reads once are not worth a copy.
+  const bool direct = !g.options.transpose_b && rows.end - rows.begin <= mr;
+  const int64_t packed_from =
+      direct ? columns.end - (columns.end - columns.begin) % nr : columns.begin;
+  PackB(g, first, k, {packed_from, columns.end}, packed.b);
   const bool last = first + k == g.k;
-  for (int64_t i = rows.begin; i < rows.end; i += mr) {
-    const int64_t height = std::min(mr, rows.end - i);
-    if (g.options.transpose_a) {
-      PackRows(g.a + first * g.lda + i, g.lda, height, k, packed.a, height);
-    } else {
-      PackTransposed(g.a + i * g.lda + first, g.lda, height, k, packed.a, height);
-    }
-    for (int64_t j = columns.begin; j < columns.end; j += nr) {
-      const TileArgs tile{.k = k,
-                          .a = packed.a,
-                          .b = packed.b + (j - columns.begin) * k,
-                          .ldb = nr,
-                          .c = g.c + i * g.ldc + j,
-                          .ldc = g.ldc,
-                          .bias = last && g.options.bias != nullptr ? g.options.bias + j : nullptr,
-                          .add = first > 0 || g.options.accumulate};
-      RunTile(g, tile, height, std::min(nr, columns.end - j));
+  for (int64_t group = rows.begin; group < rows.end; group += kStripsA * mr) {
+    const Range strips{group, std::min(rows.end, group + kStripsA * mr)};
+    PackA(g, first, k, strips, packed.a);
+    for (int64_t i = strips.begin; i < strips.end; i += mr) {
+      for (int64_t j = columns.begin; j < columns.end; j += nr) {
+        const bool in_place = j < packed_from;
+        const TileArgs tile{
+            .k = k,
+            .a = packed.a + (i - group) * k,
+            .b = in_place ? g.b + first * g.ldb + j : packed.b + (j - packed_from) * k,
+            .ldb = in_place ? g.ldb : nr,
+            .c = g.c + i * g.ldc + j,
+            .ldc = g.ldc,
+            .bias = last && g.options.bias != nullptr ? g.options.bias + j : nullptr,
+            .add = first > 0 || g.options.accumulate};
+        RunTile(g, tile, std::min(mr, strips.end - i), std::min(nr, columns.end - j));
+      }
     }
   }
 }
@@ -121,11 +136,12 @@ Range Part(int64_t size, int64_t unit, int64_t index, int64_t parts) {
           std::min(size, units * (index + 1) / parts * unit)};
 }
 
-// Splits the work so that the busiest thread has the least to multiply and to pack. Costs are cycles
-// per k step: 1/16 for one multiply-add, about 0.4 to pack one element.
+// Splits the work so that the busiest thread has the least to multiply and to pack. Costs are
+// cycles per k step: 1/16 for one multiply-add, about 0.4 to pack one element.
 void ChooseGrid(Job& g) {
   g.grid_m = g.grid_n = 1;
-  constexpr int64_t kInline = int64_t{1} << 19;  // about 10 us of work, less than waking a thread pays
+  constexpr int64_t kInline = int64_t{1}
+                              << 19;  // about 10 us of work, less than waking a thread pays
   if (g.m * g.n * g.k < kInline) return;
   const int64_t threads = CpuThreads(), mr = g.kernel->mr, nr = g.kernel->nr;
   double best = 0;
@@ -145,8 +161,8 @@ void ChooseGrid(Job& g) {
 
 }  // namespace
 
-void Sgemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb,
-           float* c, int64_t ldc, const SgemmOptions& options) {
+void Sgemm(int64_t m, int64_t n, int64_t k, const float* a, int64_t lda, const float* b,
+           int64_t ldb, float* c, int64_t ldc, const SgemmOptions& options) {
   if (m <= 0 || n <= 0) return;
   Job g{m, n, k, a, lda, b, ldb, c, ldc, options, &ActiveMicroKernel(), 1, 1};
   ChooseGrid(g);

@@ -102,20 +102,24 @@ const OpSchema& LinearSchema() {
       .domain = "ai.weir",
       .doc =
           "y[n,m] = sum_k x[n,k] * weight[m,k] + bias[m]\n"
-          "x: [..., K] float; weight: [M, K] (PyTorch's [out, in]); bias (optional): [M]; y: [..., M].\n"
-          "Float32 in blocks of 256 over k, each a fused-multiply-add chain from zero, left-folded; bias\n"
+          "x: [..., K] float; weight: [M, K] (PyTorch's [out, in]); bias (optional): [M]; y: [..., "
+          "M].\n"
+          "Float32 in blocks of 256 over k, each a fused-multiply-add chain from zero, "
+          "left-folded; bias\n"
           "last. A row has the same bits whatever the other rows. Gradient: dx = dy weight,\n"
           "LinearWeightGradient, BiasGradient.\n"
           "Cost: 2NMK flop, 4(NK + MK + NM) bytes.  Source: torch.nn.Linear.",
-      .min_inputs = 2, .max_inputs = 3,
+      .min_inputs = 2,
+      .max_inputs = 3,
       .infer = InferLinear,
       WEIR_REFERENCE(LinearReference),
       .gradient = LinearGradient,
-      .cost = [](const Node& n) {
-        const Dims y = ToDims(n.out(0)->shape), weight = ToDims(n.in(1)->shape);
-        const double rows = static_cast<double>(NumElements(Dims(y.begin(), y.end() - 1)));
-        return MatrixCost(rows, static_cast<double>(weight[0]), static_cast<double>(weight[1]));
-      },
+      .cost =
+          [](const Node& n) {
+            const Dims y = ToDims(n.out(0)->shape), weight = ToDims(n.in(1)->shape);
+            const double rows = static_cast<double>(NumElements(Dims(y.begin(), y.end() - 1)));
+            return MatrixCost(rows, static_cast<double>(weight[0]), static_cast<double>(weight[1]));
+          },
       .cases = LinearCases};
   return schema;
 }
@@ -126,17 +130,21 @@ const OpSchema& LinearWeightGradientSchema() {
       .domain = "ai.weir",
       .doc =
           "dW[m,k] = acc[m,k] + sum_n dy[n,m] * x[n,k]\n"
-          "x: [..., K]; dy: [..., M]; acc (optional): [M, K] float32, updated in place (+=); dW: [M, K].\n"
-          "Token blocks of 4096 rows in order, each summed from zero in float32, left fold starting from\n"
+          "x: [..., K]; dy: [..., M]; acc (optional): [M, K] float32, updated in place (+=); dW: "
+          "[M, K].\n"
+          "Token blocks of 4096 rows in order, each summed from zero in float32, left fold "
+          "starting from\n"
           "acc. Deterministic; the same bits whatever the thread count. Cost: 2NMK flop.",
-      .min_inputs = 2, .max_inputs = 3,
+      .min_inputs = 2,
+      .max_inputs = 3,
       .infer = InferLinearWeightGradient,
       WEIR_REFERENCE(LinearWeightGradientReference),
-      .cost = [](const Node& n) {
-        const Dims x = ToDims(n.in(0)->shape), dw = ToDims(n.out(0)->shape);
-        const double rows = static_cast<double>(NumElements(Dims(x.begin(), x.end() - 1)));
-        return MatrixCost(rows, static_cast<double>(dw[0]), static_cast<double>(dw[1]));
-      },
+      .cost =
+          [](const Node& n) {
+            const Dims x = ToDims(n.in(0)->shape), dw = ToDims(n.out(0)->shape);
+            const double rows = static_cast<double>(NumElements(Dims(x.begin(), x.end() - 1)));
+            return MatrixCost(rows, static_cast<double>(dw[0]), static_cast<double>(dw[1]));
+          },
       .cases = WeightGradientCases,
       .aliases = {{0, 2}}};
   return schema;
@@ -149,15 +157,18 @@ const OpSchema& BiasGradientSchema() {
       .doc =
           "db[m] = acc[m] + sum_n dy[n,m]\n"
           "dy: [..., M]; acc (optional): [M] float32, updated in place (+=); db: [M].\n"
-          "Token blocks of 4096 rows in order, each summed from zero in float32 in row order, left fold\n"
+          "Token blocks of 4096 rows in order, each summed from zero in float32 in row order, left "
+          "fold\n"
           "starting from acc. Deterministic. Cost: NM flop, 4NM bytes.",
-      .min_inputs = 1, .max_inputs = 2,
+      .min_inputs = 1,
+      .max_inputs = 2,
       .infer = InferBiasGradient,
       WEIR_REFERENCE(BiasGradientReference),
-      .cost = [](const Node& n) {
-        const double count = static_cast<double>(NumElements(ToDims(n.in(0)->shape)));
-        return Cost{count, 4 * count};
-      },
+      .cost =
+          [](const Node& n) {
+            const double count = static_cast<double>(NumElements(ToDims(n.in(0)->shape)));
+            return Cost{count, 4 * count};
+          },
       .cases = BiasGradientCases,
       .aliases = {{0, 1}}};
   return schema;

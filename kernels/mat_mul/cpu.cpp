@@ -35,7 +35,8 @@ void LaunchMatMul(KernelContext& c) {
   float* y = c.outputs[0].data<float>();
   ForEachBatch(g.batches, [&](int64_t batch) {
     const auto [ai, bi] = g.Matrices(batch);
-    Sgemm(g.m, g.n, g.k, a + ai * g.m * g.k, g.k, b + bi * g.k * g.n, g.n, y + batch * g.m * g.n, g.n);
+    Sgemm(g.m, g.n, g.k, a + ai * g.m * g.k, g.k, b + bi * g.k * g.n, g.n, y + batch * g.m * g.n,
+          g.n);
   });
 }
 

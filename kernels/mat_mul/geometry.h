@@ -5,8 +5,8 @@
 
 namespace weir {
 
-// Sizes of y = a b with NumPy batch broadcasting and 1-D operands: `batches` products of an [m,k] and
-// a [k,n] matrix.
+// Sizes of y = a b with NumPy batch broadcasting and 1-D operands: `batches` products of an [m,k]
+// and a [k,n] matrix.
 struct MatMulGeometry {
   int64_t m = 1, n = 1, k = 1, batches = 1;
   Dims batch, a_batch, b_batch;  // broadcast, and each operand's own

@@ -64,36 +64,42 @@ Cost MatMulCost(const Node& n) {
 }  // namespace
 
 const OpSchema& MatMulSchema() {
-  static const OpSchema schema{
-      .name = "MatMul",
-      .domain = "",
-      .doc =
-          "y = a b: NumPy matmul, batch axes broadcast; a 1-D operand is a row (left) or a column (right)\n"
-          "whose axis is dropped from y. a, b, y: float.\n"
-          "Float32 in blocks of 256 over k, each a fused-multiply-add chain from zero, left-folded. A row\n"
-          "of y has the same bits whatever the other rows. Cost: 2BMNK flop.  Source: ONNX MatMul-13.",
-      .min_inputs = 2, .max_inputs = 2,
-      .infer = InferMatMul,
-      WEIR_REFERENCE(MatMulReference),
-      .gradient = MatMulGradient,
-      .cost = MatMulCost,
-      .cases = MatMulCases};
+  static const OpSchema schema{.name = "MatMul",
+                               .domain = "",
+                               .doc =
+                                   "y = a b: NumPy matmul, batch axes broadcast; a 1-D operand is "
+                                   "a row (left) or a column (right)\n"
+                                   "whose axis is dropped from y. a, b, y: float.\n"
+                                   "Float32 in blocks of 256 over k, each a fused-multiply-add "
+                                   "chain from zero, left-folded. A row\n"
+                                   "of y has the same bits whatever the other rows. Cost: 2BMNK "
+                                   "flop.  Source: ONNX MatMul-13.",
+                               .min_inputs = 2,
+                               .max_inputs = 2,
+                               .infer = InferMatMul,
+                               WEIR_REFERENCE(MatMulReference),
+                               .gradient = MatMulGradient,
+                               .cost = MatMulCost,
+                               .cases = MatMulCases};
   return schema;
 }
 
 const OpSchema& MatMulGradientSchema() {
-  static const OpSchema schema{
-      .name = "MatMulGradient",
-      .domain = "ai.weir",
-      .doc =
-          "input = 0: da = dy b^T;  input = 1: db = a^T dy; summed over the batches that share the operand\n"
-          "inputs a, b, dy of a MatMul; output like a or b. Each product as in MatMul; batches that share\n"
-          "the operand fold from the left in order, except that the batches over one matrix b count as\n"
-          "rows of one product. Deterministic.",
-      .min_inputs = 3, .max_inputs = 3,
-      .infer = InferMatMulGradient,
-      WEIR_REFERENCE(MatMulGradientReference),
-      .cost = MatMulCost};
+  static const OpSchema schema{.name = "MatMulGradient",
+                               .domain = "ai.weir",
+                               .doc =
+                                   "input = 0: da = dy b^T;  input = 1: db = a^T dy; summed over "
+                                   "the batches that share the operand\n"
+                                   "inputs a, b, dy of a MatMul; output like a or b. Each product "
+                                   "as in MatMul; batches that share\n"
+                                   "the operand fold from the left in order, except that the "
+                                   "batches over one matrix b count as\n"
+                                   "rows of one product. Deterministic.",
+                               .min_inputs = 3,
+                               .max_inputs = 3,
+                               .infer = InferMatMulGradient,
+                               WEIR_REFERENCE(MatMulGradientReference),
+                               .cost = MatMulCost};
   return schema;
 }
 

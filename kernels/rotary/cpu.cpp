@@ -37,15 +37,16 @@ void LaunchRotate(KernelContext& c) {
   const float *x = c.inputs[0].data<float>(), *cos = c.inputs[1].data<float>();
   const float* sin = c.inputs[2].data<float>();
   float* y = c.outputs[0].data<float>();
-  ParallelFor(dims[0] * length, DivCeil(1 << 13, heads * width + 1), [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token) {
-      const int64_t table = token % length * half;
-      for (int64_t head = 0; head < heads; ++head) {
-        const int64_t at = (token * heads + head) * width;
-        RotateRow<kSign>(row, x + at, cos + table, sin + table, y + at);
-      }
-    }
-  });
+  ParallelFor(dims[0] * length, DivCeil(1 << 13, heads * width + 1),
+              [&](int64_t begin, int64_t end) {
+                for (int64_t token = begin; token < end; ++token) {
+                  const int64_t table = token % length * half;
+                  for (int64_t head = 0; head < heads; ++head) {
+                    const int64_t at = (token * heads + head) * width;
+                    RotateRow<kSign>(row, x + at, cos + table, sin + table, y + at);
+                  }
+                }
+              });
 }
 
 }  // namespace

@@ -47,8 +47,9 @@ Cost RotaryCost(const Node& n) {
 std::vector<OpCase> RotaryTableCases() {
   const CaseInput length{.kind = CaseInput::Kind::kInts, .dims = {}, .ints = {33}};
   const CaseInput listed{.kind = CaseInput::Kind::kInts, .dims = {1}, .ints = {3}};
-  return {{"plain", {length}, {{"inv_freq", std::vector<double>{1.0, 0.25f, 0.1f}}}, 2, false},
-          {"scaled", {listed}, {{"inv_freq", std::vector<double>{0.7f}}, {"scale", 1.375}}, 2, false}};
+  return {
+      {"plain", {length}, {{"inv_freq", std::vector<double>{1.0, 0.25f, 0.1f}}}, 2, false},
+      {"scaled", {listed}, {{"inv_freq", std::vector<double>{0.7f}}, {"scale", 1.375}}, 2, false}};
 }
 
 std::vector<OpCase> RotaryCases() {
@@ -57,9 +58,12 @@ std::vector<OpCase> RotaryCases() {
                   {{.dims = {2, 3, 5, width}}, {.dims = {3, half}}, {.dims = {3, half}}},
                   {{"input_interleaved", in}, {"output_interleaved", out}}};
   };
-  return {make("half", 16, 8, 0, 0),        make("interleaved", 16, 8, 1, 1),
-          make("interleaved_in", 16, 8, 1, 0), make("interleaved_out", 16, 8, 0, 1),
-          make("partial", 19, 5, 0, 0),     make("partial_interleaved", 18, 5, 1, 0),
+  return {make("half", 16, 8, 0, 0),
+          make("interleaved", 16, 8, 1, 1),
+          make("interleaved_in", 16, 8, 1, 0),
+          make("interleaved_out", 16, 8, 0, 1),
+          make("partial", 19, 5, 0, 0),
+          make("partial_interleaved", 18, 5, 1, 0),
           {"no_tokens", {{.dims = {0, 3, 2, 4}}, {.dims = {3, 2}}, {.dims = {3, 2}}}}};
 }
 
@@ -71,10 +75,15 @@ const OpSchema& RotaryTableSchema() {
       .domain = "ai.weir",
       .doc =
           "cos[p,i] = scale * cos(float32(p * inv_freq[i])), sin likewise, p in [0,S)\n"
-          "length: int64 scalar or [1], S; attributes inv_freq (d/2 floats), scale (1.0); cos, sin:\n"
-          "[S,d/2] float32. The angle is rounded to float32 as the frameworks do; cosine and scale in\n"
+          "length: int64 scalar or [1], S; attributes inv_freq (d/2 floats), scale (1.0); cos, "
+          "sin:\n"
+          "[S,d/2] float32. The angle is rounded to float32 as the frameworks do; cosine and scale "
+          "in\n"
           "float64, rounded once. Deterministic.",
-      .min_inputs = 1, .max_inputs = 1, .min_outputs = 1, .max_outputs = 2,
+      .min_inputs = 1,
+      .max_inputs = 1,
+      .min_outputs = 1,
+      .max_outputs = 2,
       .infer = InferRotaryTable,
       WEIR_REFERENCE(RotaryTableReference),
       .cases = RotaryTableCases,
@@ -88,11 +97,14 @@ const OpSchema& RotarySchema() {
       .domain = "ai.weir",
       .doc =
           "y1 = x1*cos - x2*sin, y2 = x2*cos + x1*sin on the first d channels, the rest is copied\n"
-          "x, y: [B,S,h,D] float; cos, sin: [S,d/2]. Pairs (x1,x2) are channels (i, i+d/2), or (2i, 2i+1)\n"
-          "when input_interleaved; output_interleaved says the same of y. Each product is rounded to\n"
+          "x, y: [B,S,h,D] float; cos, sin: [S,d/2]. Pairs (x1,x2) are channels (i, i+d/2), or "
+          "(2i, 2i+1)\n"
+          "when input_interleaved; output_interleaved says the same of y. Each product is rounded "
+          "to\n"
           "float32 before the sum. No gradient to cos and sin. Cost: 3BShD flop, 8BShD bytes.\n"
           "Source: Su et al. 2021, arXiv:2104.09864.",
-      .min_inputs = 3, .max_inputs = 3,
+      .min_inputs = 3,
+      .max_inputs = 3,
       .infer = InferRotary,
       WEIR_REFERENCE(RotaryReference),
       .gradient = RotaryGradient,
@@ -107,9 +119,11 @@ const OpSchema& RotaryGradientSchema() {
       .name = "RotaryGradient",
       .domain = "ai.weir",
       .doc =
-          "dx1 = dy1*cos + dy2*sin, dx2 = dy2*cos - dy1*sin on the first d channels, the rest is copied\n"
+          "dx1 = dy1*cos + dy2*sin, dx2 = dy2*cos - dy1*sin on the first d channels, the rest is "
+          "copied\n"
           "dy, dx: [B,S,h,D] float; cos, sin: [S,d/2]; attributes are those of the Rotary node.",
-      .min_inputs = 3, .max_inputs = 3,
+      .min_inputs = 3,
+      .max_inputs = 3,
       .infer = InferRotary,
       WEIR_REFERENCE(RotaryGradientReference),
       .cost = RotaryCost,

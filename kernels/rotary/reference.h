@@ -14,9 +14,11 @@ void RotaryTableReference(Eval<T>& e) {
   for (auto& table : e.out) table = Array<T>::Floats({length, half});
   for (int64_t p = 0; p < length; ++p) {
     for (int64_t i = 0; i < half; ++i) {
-      const double angle = static_cast<float>(p) * static_cast<float>(inv_freq[static_cast<size_t>(i)]);
+      const double angle =
+          static_cast<float>(p) * static_cast<float>(inv_freq[static_cast<size_t>(i)]);
       e.out[0].f[p * half + i] = T(static_cast<float>(scale * std::cos(angle)));
-      if (e.out.size() > 1) e.out[1].f[p * half + i] = T(static_cast<float>(scale * std::sin(angle)));
+      if (e.out.size() > 1)
+        e.out[1].f[p * half + i] = T(static_cast<float>(scale * std::sin(angle)));
     }
   }
 }

@@ -19,7 +19,8 @@ class DenseGradient : public testing::Test {
   ~DenseGradient() override { SetCpuThreads(0); }
 };
 
-Array<float> RunCase(const char* op, const OpCase& op_case, const std::vector<Array<float>>& values) {
+Array<float> RunCase(const char* op, const OpCase& op_case,
+                     const std::vector<Array<float>>& values) {
   const auto graph = MakeOpGraph(GetOp(op), op_case, false, false);
   std::vector<std::pair<Value*, Array<float>>> feeds;
   for (size_t i = 0; i < values.size(); ++i) feeds.push_back({graph->inputs[i], values[i]});
@@ -49,9 +50,11 @@ float Fold(float acc, const BlockSum& block_sum) {
 }
 
 TEST_F(DenseGradient, LinearWeightFoldsBlocksOntoTheAccumulator) {
-  const OpCase op_case{"blocks", {{.dims = {kTokens, 5}}, {.dims = {kTokens, 3}}, {.dims = {3, 5}}}};
+  const OpCase op_case{"blocks",
+                       {{.dims = {kTokens, 5}}, {.dims = {kTokens, 3}}, {.dims = {3, 5}}}};
   const auto drawn = DrawInputs(op_case, 1);
-  const auto x = Convert<float>(drawn[0]), dy = Convert<float>(drawn[1]), acc = Convert<float>(drawn[2]);
+  const auto x = Convert<float>(drawn[0]), dy = Convert<float>(drawn[1]),
+             acc = Convert<float>(drawn[2]);
   std::vector<float> expected;
   for (int64_t m = 0; m < 3; ++m) {
     for (int64_t k = 0; k < 5; ++k) {
@@ -121,8 +124,10 @@ std::string MessageOf(const std::function<void()>& body) {
 }
 
 TEST(EmbeddingErrors, NamePositionAndValueOfAnIdOutOfRange) {
-  const OpCase op_case{"bad", {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {0, 1, 2, 3, 5, 1}},
-                               {.dims = {5, 4}}}};
+  const OpCase op_case{
+      "bad",
+      {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {0, 1, 2, 3, 5, 1}},
+       {.dims = {5, 4}}}};
   const auto drawn = DrawInputs(op_case, 1);
   const std::string message = MessageOf([&] {
     RunCase("Embedding", op_case, {Convert<float>(drawn[0]), Convert<float>(drawn[1])});
@@ -138,14 +143,19 @@ TEST(ShapeErrors, SayWhatDoesNotMatch) {
       MakeOpGraph(GetOp(op), op_case, false, false);
     });
   };
-  EXPECT_NE(infer("Linear", {{2, 3}, {4, 5}}).find("x [2,3] does not match weight [4,5]"), std::string::npos);
+  EXPECT_NE(infer("Linear", {{2, 3}, {4, 5}}).find("x [2,3] does not match weight [4,5]"),
+            std::string::npos);
   EXPECT_NE(infer("Linear", {{2, 5}, {4, 5}, {5}}).find("bias [5]"), std::string::npos);
-  EXPECT_NE(infer("MatMul", {{2, 3}, {4, 5}}).find("inner sizes of [2,3] and [4,5]"), std::string::npos);
+  EXPECT_NE(infer("MatMul", {{2, 3}, {4, 5}}).find("inner sizes of [2,3] and [4,5]"),
+            std::string::npos);
   EXPECT_NE(infer("MatMul", {{2, 1, 3}, {4, 3, 5}}).find("batch axes"), std::string::npos);
-  EXPECT_NE(infer("Gemm", {{2, 3}, {3, 5}, {4}}).find("C [4] does not broadcast"), std::string::npos);
-  EXPECT_NE(infer("Gemm", {{3, 2}, {2, 5}}, {{"transA", int64_t{1}}}).find("inner sizes"), std::string::npos);
+  EXPECT_NE(infer("Gemm", {{2, 3}, {3, 5}, {4}}).find("C [4] does not broadcast"),
+            std::string::npos);
+  EXPECT_NE(infer("Gemm", {{3, 2}, {2, 5}}, {{"transA", int64_t{1}}}).find("inner sizes"),
+            std::string::npos);
   EXPECT_NE(infer("Rotary", {{1, 2, 3, 4}, {2, 3}, {2, 3}}).find("cos [2,3]"), std::string::npos);
-  EXPECT_NE(infer("LinearWeightGradient", {{4, 3}, {5, 2}}).find("different tokens"), std::string::npos);
+  EXPECT_NE(infer("LinearWeightGradient", {{4, 3}, {5, 2}}).find("different tokens"),
+            std::string::npos);
 }
 
 // Symbolic shapes flow through: [batch,sequence,K] x [M,K] -> [batch,sequence,M], and so on.
@@ -161,12 +171,15 @@ TEST(SymbolicShapes, StaySymbolic) {
   Value* h = builder.Op("Embedding", {ids, table});
   EXPECT_EQ(ToString(h->shape), "[batch,sequence,64]");
   EXPECT_EQ(ToString(builder.Op("Linear", {h, weight})->shape), "[batch,sequence,96]");
-  EXPECT_EQ(ToString(builder.Op("MatMul", {h, graph.AddInput("b", DType::kFloat32, {64, 5})})->shape),
-            "[batch,sequence,5]");
-  const auto tables = builder.Ops("RotaryTable", {length}, 2, {{"inv_freq", std::vector<double>{1, 0.5}}});
+  EXPECT_EQ(
+      ToString(builder.Op("MatMul", {h, graph.AddInput("b", DType::kFloat32, {64, 5})})->shape),
+      "[batch,sequence,5]");
+  const auto tables =
+      builder.Ops("RotaryTable", {length}, 2, {{"inv_freq", std::vector<double>{1, 0.5}}});
   EXPECT_EQ(ToString(tables[1]->shape), "[sequence,2]");
   Value* q = graph.AddInput("q", DType::kFloat32, {Dim::Batch(), Dim::Sequence(), 4, 16});
-  EXPECT_EQ(ToString(builder.Op("Rotary", {q, tables[0], tables[1]})->shape), "[batch,sequence,4,16]");
+  EXPECT_EQ(ToString(builder.Op("Rotary", {q, tables[0], tables[1]})->shape),
+            "[batch,sequence,4,16]");
 }
 
 }  // namespace

@@ -68,7 +68,8 @@ class SgemmTest : public testing::Test {
 
 TEST_F(SgemmTest, RowsHaveTheDefinedBitsWhateverTheCall) {
   constexpr int64_t kM = 100, kN = 75, kK = 530, kPad = 5;
-  const auto a = Draw(kM * kK, 1), b = Draw(kK * kN, 2), bias = Draw(kN, 3), start = Draw(kM * kN, 4);
+  const auto a = Draw(kM * kK, 1), b = Draw(kK * kN, 2), bias = Draw(kN, 3),
+             start = Draw(kM * kN, 4);
   const auto at = Transpose(a, kM, kK), bt = Transpose(b, kK, kN);
   std::vector<float> plain(kM * kN), accumulated(kM * kN);
   for (int64_t i = 0; i < kM; ++i) {
@@ -79,7 +80,8 @@ TEST_F(SgemmTest, RowsHaveTheDefinedBitsWhateverTheCall) {
   }
   ForEachWay([&] {
     for (const int64_t m : {1, 2, 3, 7, 8, 64, 100}) {
-      for (const auto& [first, columns] : {std::pair<int64_t, int64_t>{0, kN}, {3, 1}, {16, 32}, {40, 35}}) {
+      for (const auto& [first, columns] :
+           {std::pair<int64_t, int64_t>{0, kN}, {3, 1}, {16, 32}, {40, 35}}) {
         for (int way = 0; way < 8; ++way) {
           const bool ta = way & 1, tb = way & 2, add = way & 4;
           const int64_t row = kM - m, ldc = columns + kPad;
@@ -89,12 +91,15 @@ TEST_F(SgemmTest, RowsHaveTheDefinedBitsWhateverTheCall) {
           }
           Sgemm(m, columns, kK, ta ? &at[row] : &a[row * kK], ta ? kM : kK,
                 tb ? &bt[first * kK] : &b[first], tb ? kK : kN, c.data(), ldc,
-                {.transpose_a = ta, .transpose_b = tb, .accumulate = add,
+                {.transpose_a = ta,
+                 .transpose_b = tb,
+                 .accumulate = add,
                  .bias = add ? &bias[first] : nullptr});
           const auto& expected = add ? accumulated : plain;
           for (int64_t i = 0; i < m; ++i) {
             ASSERT_EQ(std::memcmp(&c[i * ldc], &expected[(row + i) * kN + first], columns * 4), 0)
-                << "m " << m << " columns " << first << "+" << columns << " row " << i << " way " << way;
+                << "m " << m << " columns " << first << "+" << columns << " row " << i << " way "
+                << way;
             for (int64_t j = columns; j < ldc; ++j) ASSERT_EQ(c[i * ldc + j], -7.0f) << "padding";
           }
         }
@@ -161,8 +166,9 @@ TEST_F(SgemmTest, SpecialValuesStayInTheirRowsAndColumns) {
   });
 }
 
-// Every rounding is at most eps/2 of a partial sum of i terms (rms sqrt(i)), uniform: the variances of
-// 16 blocks of 256 steps and of 16 additions add up to (eps/2)^2/3 * (256/2 + 16/2) of the result's.
+// Every rounding is at most eps/2 of a partial sum of i terms (rms sqrt(i)), uniform: the variances
+// of 16 blocks of 256 steps and of 16 additions add up to (eps/2)^2/3 * (256/2 + 16/2) of the
+// result's.
 TEST_F(SgemmTest, ErrorAgainstFloat64IsThatOfShortChains) {
   constexpr int64_t kM = 64, kN = 64, kK = 4096;
   const auto a = Draw(kM * kK, 9), b = Draw(kK * kN, 10);
@@ -188,7 +194,8 @@ TEST_F(SgemmTest, AllocatesNothingAfterWarmUp) {
   const auto a = Draw(kSize * kSize, 11), b = Draw(kSize * kSize, 12);
   std::vector<float> c(kSize * kSize);
   const auto run = [&] {
-    Sgemm(kSize, kSize, kSize, a.data(), kSize, b.data(), kSize, c.data(), kSize, {.transpose_b = true});
+    Sgemm(kSize, kSize, kSize, a.data(), kSize, b.data(), kSize, c.data(), kSize,
+          {.transpose_b = true});
   };
   run();
   const int64_t before = AllocationCount();
