@@ -1,0 +1,91 @@
+#include "graph/parameter.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+std::vector<float> Count(int64_t n, float first = 0) {
+  std::vector<float> values(static_cast<size_t>(n));
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+struct Fixture {
+  Graph graph;
+  Value* parameter;
+  Fixture(Dims dims, std::vector<ParameterPiece> pieces) {
+    parameter = graph.AddValue("w", Role::kParameter);
+    parameter->shape = ToShape(dims);
+    parameter->has_shape = true;
+    parameter->parameter = std::make_unique<ParameterInfo>();
+    float first = 0;
+    for (const ParameterPiece& piece : pieces) {
+      const int64_t count = NumElements(piece.dims);
+      graph.initializers[piece.tensor] = TensorData::FromFloats(piece.dims, Count(count, first));
+      first += static_cast<float>(count);
+    }
+    parameter->parameter->initializers = std::move(pieces);
+  }
+};
+
+TEST(Parameter, TransposesAPiece) {
+  // file [2,3] 0 1 2 / 3 4 5, canonical [3,2]
+  const Fixture f({3, 2}, {{.tensor = "a", .dims = {2, 3}, .perm = {1, 0}, .offset = {}}});
+  EXPECT_EQ(LoadParameter(f.graph, *f.parameter), (std::vector<float>{0, 3, 1, 4, 2, 5}));
+}
+
+TEST(Parameter, DeinterleavesAnAxis) {
+  // rows g0 u0 g1 u1 become g0 g1 u0 u1
+  const Fixture f({4, 2}, {{.tensor = "a", .dims = {4, 2}, .perm = {}, .deinterleave_axis = 0, .offset = {}}});
+  EXPECT_EQ(LoadParameter(f.graph, *f.parameter), (std::vector<float>{0, 1, 4, 5, 2, 3, 6, 7}));
+}
+
+TEST(Parameter, DeinterleavesAfterThePermutation) {
+  // file [1,2,4] = k x rows g0 u0 g1 u1; perm {0,2,1} gives rows first
+  const Fixture f({1, 4, 2},
+                  {{.tensor = "a", .dims = {1, 2, 4}, .perm = {0, 2, 1}, .deinterleave_axis = 1, .offset = {}}});
+  EXPECT_EQ(LoadParameter(f.graph, *f.parameter), (std::vector<float>{0, 4, 2, 6, 1, 5, 3, 7}));
+}
+
+TEST(Parameter, StacksPiecesAtTheirOffsets) {
+  // Two experts' [1,2] tensors into [2,2,2]: gate rows, then up rows; ranks differ, so left-padded.
+  const Fixture f({2, 2, 2}, {{.tensor = "g0", .dims = {1, 2}, .perm = {}, .offset = {0, 0, 0}},
+                              {.tensor = "g1", .dims = {1, 2}, .perm = {}, .offset = {1, 0, 0}},
+                              {.tensor = "u0", .dims = {1, 2}, .perm = {}, .offset = {0, 1, 0}},
+                              {.tensor = "u1", .dims = {1, 2}, .perm = {}, .offset = {1, 1, 0}}});
+  EXPECT_EQ(LoadParameter(f.graph, *f.parameter), (std::vector<float>{0, 1, 4, 5, 2, 3, 6, 7}));
+}
+
+TEST(Parameter, ExtractingIsTheInverseOfLoading) {
+  const std::vector<ParameterPiece> pieces = {
+      {.tensor = "a", .dims = {4, 6}, .perm = {1, 0}, .deinterleave_axis = 0, .offset = {0, 0}},
+      {.tensor = "b", .dims = {6, 3}, .perm = {}, .offset = {0, 4}}};
+  const Fixture f({6, 7}, pieces);
+  const auto canonical = LoadParameter(f.graph, *f.parameter);
+  for (const ParameterPiece& piece : pieces) {
+    EXPECT_EQ(ExtractPiece(piece, {6, 7}, canonical), f.graph.initializers.at(piece.tensor)->AsFloats()) << piece.tensor;
+  }
+  EXPECT_EQ(PieceExtent(pieces[0]), (Dims{6, 4}));
+}
+
+TEST(Parameter, MissingBytesAreNamed) {
+  Fixture f({2}, {{.tensor = "there", .dims = {2}, .perm = {}, .offset = {}}});
+  EXPECT_TRUE(HasAllData(f.graph, *f.parameter));
+  f.graph.initializers["there"] = nullptr;
+  EXPECT_FALSE(HasAllData(f.graph, *f.parameter));
+  try {
+    LoadParameter(f.graph, *f.parameter);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidModel);
+    EXPECT_NE(error.message().find("'there'"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace weir
