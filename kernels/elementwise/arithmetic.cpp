@@ -1,4 +1,5 @@
 // Add Sub Mul Div, and the variadic Min Max Sum Mean.
+#include "kernels/elementwise/gradients.h"
 #include "kernels/elementwise/schemas.h"
 
 namespace weir {
@@ -69,6 +70,7 @@ std::vector<OpCase> VariadicCases() {
     static const OpSchema schema = [] {                                             \
       OpSchema s = FoldSchema<Name##Function>(#Name, formula, cases);               \
       s.infer = InferWithContent<Name##Dim>;                                        \
+      s.gradient = Name##Gradient;                                                  \
       return s;                                                                     \
     }();                                                                            \
     return schema;                                                                  \
@@ -79,26 +81,28 @@ WEIR_BINARY(Mul, "y = a * b", BinaryCases)
 WEIR_BINARY(Div, "y = a / b; integers truncate towards zero, division by zero is an error", BinaryPositiveCases)
 #undef WEIR_BINARY
 
-#define WEIR_VARIADIC(Name, Function, formula, inference)              \
+#define WEIR_VARIADIC(Name, Function, formula, inference, derivative)             \
   const OpSchema& Name##Schema() {                                     \
     static const OpSchema schema = [] {                                \
       OpSchema s = FoldSchema<Function>(#Name, formula, VariadicCases); \
       s.infer = inference;                                             \
+      s.gradient = derivative;                                         \
       s.min_inputs = 1;                                                \
       s.max_inputs = -1;                                               \
       return s;                                                        \
     }();                                                               \
     return schema;                                                     \
   }
-WEIR_VARIADIC(Min, MinFunction, "y = min(x0, x1, ...); NaN wins", InferWithContent<MinDim>)
-WEIR_VARIADIC(Max, MaxFunction, "y = max(x0, x1, ...); NaN wins", InferWithContent<MaxDim>)
-WEIR_VARIADIC(Sum, AddFunction, "y = x0 + x1 + ...", InferWithContent<AddDim>)
+WEIR_VARIADIC(Min, MinFunction, "y = min(x0, x1, ...); NaN wins", InferWithContent<MinDim>, ExtremeGradient)
+WEIR_VARIADIC(Max, MaxFunction, "y = max(x0, x1, ...); NaN wins", InferWithContent<MaxDim>, ExtremeGradient)
+WEIR_VARIADIC(Sum, AddFunction, "y = x0 + x1 + ...", InferWithContent<AddDim>, AddGradient)
 #undef WEIR_VARIADIC
 
 const OpSchema& MeanSchema() {
   static const OpSchema schema = [] {
     OpSchema s = FoldSchema<AddFunction>("Mean", "y = (x0 + x1 + ...) / n", VariadicCases);
     s.infer = [](InferContext& c) { InferBroadcast(c); };
+    s.gradient = MeanGradient;
     s.reference_f32 = MeanReference<float>;
     s.reference_f64 = MeanReference<double>;
     s.reference_c128 = MeanReference<std::complex<double>>;

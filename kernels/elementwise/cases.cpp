@@ -31,6 +31,12 @@ std::vector<OpCase> UnaryCases() {
   return cases;
 }
 
+std::vector<OpCase> UnaryFlatCases() {
+  auto cases = UnaryCases();
+  for (OpCase& op_case : cases) op_case.check_gradient = false;
+  return cases;
+}
+
 std::vector<OpCase> UnaryPositiveCases() {
   auto cases = UnaryBoundedCases();
   for (OpCase& op_case : cases) op_case.in[0].kind = CaseInput::Kind::kPositive;

@@ -1,4 +1,5 @@
 // Pow and Mod.
+#include "kernels/elementwise/gradients.h"
 #include "kernels/elementwise/schemas.h"
 
 namespace weir {
@@ -95,7 +96,7 @@ void InferMod(InferContext& c) {
 std::vector<OpCase> PowCases() {
   auto cases = BinaryPositiveCases();
   cases.push_back({"square", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {2}, .differentiable = false}}});
-  cases.push_back({"cube_int", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kInts, .dims = {}, .ints = {3}}}});
+  cases.push_back({"cube_int", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kInts, .dims = {}, .ints = {3}}}, {}, 1, false});
   cases.push_back({"root", {{.kind = CaseInput::Kind::kPositive, .dims = {3, 67}},
                             {.kind = CaseInput::Kind::kFloats, .dims = {1}, .floats = {-0.5}, .differentiable = false}}});
   return cases;
@@ -105,9 +106,9 @@ std::vector<OpCase> ModCases() {
   const auto ints = [](Dims dims, std::vector<int64_t> v) {
     return CaseInput{.kind = CaseInput::Kind::kInts, .dims = std::move(dims), .ints = std::move(v)};
   };
-  return {{"python", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}},
-          {"python_negative", {ints({3}, {-7, 0, 7}), ints({1}, {-3})}},
-          {"c", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {{"fmod", int64_t{1}}}},
+  return {{"python", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {}, 1, false},
+          {"python_negative", {ints({3}, {-7, 0, 7}), ints({1}, {-3})}, {}, 1, false},
+          {"c", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {{"fmod", int64_t{1}}}, 1, false},
           {"float", {{.dims = {4, 33}, .scale = 5}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {1.5}, .differentiable = false}},
            {{"fmod", int64_t{1}}}}};
 }
@@ -122,6 +123,7 @@ const OpSchema& PowSchema() {
       .min_inputs = 2, .max_inputs = 2,
       .infer = InferPow,
       WEIR_REFERENCE(PowReference),
+      .gradient = PowGradient,
       .cost = ElementwiseCost,
       .cases = PowCases,
       .elementwise = true};
@@ -136,6 +138,7 @@ const OpSchema& ModSchema() {
       .min_inputs = 2, .max_inputs = 2,
       .infer = InferMod,
       WEIR_REFERENCE(ModReference),
+      .gradient = ModGradient,
       .cost = ElementwiseCost,
       .cases = ModCases,
       .elementwise = true};

@@ -7,13 +7,12 @@
 
 namespace weir {
 
-class GradientContext;
-
 // Cost of an elementwise op: four flops per element of output 0; every input and output moves once.
 Cost ElementwiseCost(const Node& node);
 
 // Conformance cases.
 std::vector<OpCase> UnaryCases();          // normal draws, rank 0, empty, extreme values
+std::vector<OpCase> UnaryFlatCases();      // UnaryCases without gradients
 std::vector<OpCase> UnaryPositiveCases();  // x > 0
 std::vector<OpCase> UnaryBoundedCases();   // |x| small: no overflow in exp
 std::vector<OpCase> BinaryCases();         // broadcasting both ways

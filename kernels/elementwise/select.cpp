@@ -1,4 +1,5 @@
 // Where and Clip.
+#include "kernels/elementwise/gradients.h"
 #include "kernels/elementwise/schemas.h"
 
 namespace weir {
@@ -88,7 +89,7 @@ std::vector<OpCase> ClipCases() {
           {"none", {{.dims = {3, 67}}}},
           {"crossed", {{.dims = {9}}, Scalar(1), Scalar(-1)}, {}, 1, false},
           {"nan", {{.kind = CaseInput::Kind::kFloats, .dims = {3}, .floats = {NAN, -INFINITY, INFINITY}}, Scalar(-2), Scalar(2)}, {}, 1, false},
-          {"ints", {ints, bound(-1), bound(5)}},
+          {"ints", {ints, bound(-1), bound(5)}, {}, 1, false},
           {"empty", {{.dims = {0}}, Scalar(0), Scalar(1)}, {}, 1, false}};
 }
 
@@ -100,7 +101,7 @@ std::vector<OpCase> WhereCases() {
           {"scalar", {mask, {.dims = {2, 3}}, {.dims = {}}}},
           {"grow", {row, {.dims = {4, 5, 1}}, {.dims = {5, 3}}}},
           {"minus_inf", {mask, {.dims = {2, 3}}, {.kind = CaseInput::Kind::kFloats, .dims = {1}, .floats = {-INFINITY}, .differentiable = false}}, {}, 1, true},
-          {"ints", {row, ints, ints}},
+          {"ints", {row, ints, ints}, {}, 1, false},
           {"empty", {row, {.dims = {0, 3}}, {.dims = {3}}}, {}, 1, false}};
 }
 
@@ -113,6 +114,7 @@ const OpSchema& WhereSchema() {
       .min_inputs = 3, .max_inputs = 3,
       .infer = InferWhere,
       WEIR_REFERENCE(WhereReference),
+      .gradient = WhereGradient,
       .cost = ElementwiseCost,
       .cases = WhereCases,
       .elementwise = true,
@@ -128,6 +130,7 @@ const OpSchema& ClipSchema() {
       .min_inputs = 1, .max_inputs = 3,
       .infer = InferClip,
       WEIR_REFERENCE(ClipReference),
+      .gradient = ClipGradient,
       .cost = ElementwiseCost,
       .cases = ClipCases,
       .elementwise = true,

@@ -1,3 +1,4 @@
+#include "kernels/elementwise/gradients.h"
 #include "kernels/elementwise/schemas.h"
 
 namespace weir {
@@ -5,6 +6,7 @@ namespace {
 
 template <class Function>
 OpSchema UnarySchema(const char* name, const char* formula, std::vector<OpCase> (*cases)(),
+                     void (*gradient)(GradientContext&) = UnaryGradient,
                      void (*infer)(InferContext&) = InferUnary) {
   OpSchema schema;
   schema.name = name;
@@ -14,6 +16,7 @@ OpSchema UnarySchema(const char* name, const char* formula, std::vector<OpCase> 
   schema.reference_f32 = UnaryReference<Function, float>;
   schema.reference_f64 = UnaryReference<Function, double>;
   schema.reference_c128 = UnaryReference<Function, std::complex<double>>;
+  schema.gradient = gradient;
   schema.cost = ElementwiseCost;
   schema.cases = cases;
   schema.elementwise = true;
@@ -44,17 +47,17 @@ Dim ReluDim(const Dim& x) {
     static const OpSchema schema = UnarySchema<Name##Function>(#Name, __VA_ARGS__); \
     return schema;                                                                   \
   }
-WEIR_UNARY(Neg, "y = -x (integers wrap)", UnaryCases, InferWithContent<NegDim>)
-WEIR_UNARY(Abs, "y = |x|; slope 0 at 0", UnaryCases, InferWithContent<AbsDim>)
-WEIR_UNARY(Sign, "y = -1, 0 or 1", UnaryCases, InferWithContent<SignDim>)
-WEIR_UNARY(Relu, "y = max(x, 0); slope 0 at 0", UnaryCases, InferWithContent<ReluDim>)
-WEIR_UNARY(Exp, "y = e^x", UnaryBoundedCases)
+WEIR_UNARY(Neg, "y = -x (integers wrap)", UnaryCases, NegGradient, InferWithContent<NegDim>)
+WEIR_UNARY(Abs, "y = |x|; slope 0 at 0", UnaryCases, UnaryGradient, InferWithContent<AbsDim>)
+WEIR_UNARY(Sign, "y = -1, 0 or 1", UnaryFlatCases, FlatGradient, InferWithContent<SignDim>)
+WEIR_UNARY(Relu, "y = max(x, 0); slope 0 at 0", UnaryCases, UnaryGradient, InferWithContent<ReluDim>)
+WEIR_UNARY(Exp, "y = e^x", UnaryBoundedCases, ExpGradient)
 WEIR_UNARY(Log, "y = ln(x)", UnaryPositiveCases)
 WEIR_UNARY(Sqrt, "y = sqrt(x)", UnaryPositiveCases)
 WEIR_UNARY(Reciprocal, "y = 1 / x", UnaryPositiveCases)
-WEIR_UNARY(Floor, "y = floor(x); slope 0", UnaryCases)
-WEIR_UNARY(Ceil, "y = ceil(x); slope 0", UnaryCases)
-WEIR_UNARY(Round, "y = round(x), halves to even; slope 0", UnaryCases)
+WEIR_UNARY(Floor, "y = floor(x); slope 0", UnaryFlatCases, FlatGradient)
+WEIR_UNARY(Ceil, "y = ceil(x); slope 0", UnaryFlatCases, FlatGradient)
+WEIR_UNARY(Round, "y = round(x), halves to even; slope 0", UnaryFlatCases, FlatGradient)
 WEIR_UNARY(Sin, "y = sin(x)", UnaryBoundedCases)
 WEIR_UNARY(Cos, "y = cos(x)", UnaryBoundedCases)
 WEIR_UNARY(Tanh, "y = tanh(x)", UnaryCases)
