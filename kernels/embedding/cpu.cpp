@@ -4,6 +4,7 @@
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
 #include "kernels/common/token_blocks.h"
+#include "kernels/common/vector_loops.h"
 #include "kernels/embedding/check_ids.h"
 
 namespace weir {
@@ -52,10 +53,9 @@ void AddBlock(const EmbeddingBlock& block, int64_t begin, int64_t end) {
       for (; at < block.order.size() && block.ids[static_cast<size_t>(block.order[at])] == id;
            ++at) {
         const float* row = block.dy + block.order[at] * block.h + first;
-        for (int64_t j = 0; j < width; ++j) sum[j] += row[j];
+        AddTo(row, width, sum);
       }
-      float* out = block.dw + id * block.h + first;
-      for (int64_t j = 0; j < width; ++j) out[j] += sum[j];
+      AddTo(sum, width, block.dw + id * block.h + first);
     }
   }
 }

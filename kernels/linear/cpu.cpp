@@ -4,6 +4,7 @@
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
 #include "kernels/common/token_blocks.h"
+#include "kernels/common/vector_loops.h"
 #include "kernels/gemm/sgemm.h"
 
 namespace weir {
@@ -17,7 +18,7 @@ void LaunchLinear(KernelContext& c) {
         {.transpose_b = true, .bias = c.has(2) ? c.inputs[2].data<float>() : nullptr});
 }
 
-int64_t WeightGradientRows(int64_t k) { return std::clamp<int64_t>((1 << 18) / (k + 1), 16, 512); }
+int64_t WeightGradientRows(int64_t k) { return std::clamp<int64_t>((1 << 20) / (k + 1), 16, 512); }
 
 // One strip of dW's rows: partial sums of a token block.
 int64_t WeightGradientWorkspace(const Node& node) {
@@ -42,7 +43,7 @@ void LaunchLinearWeightGradient(KernelContext& c) {
             {.transpose_a = true});
       if (!add) continue;
       ParallelFor(rows * k, 1 << 14, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) out[i] += partial[i];
+        AddTo(partial + begin, end - begin, out + begin);
       });
     }
   }
@@ -53,16 +54,16 @@ void LaunchBiasGradient(KernelContext& c) {
   const float* dy = c.inputs[0].data<float>();
   float* db = c.outputs[0].data<float>();
   if (!c.has(1)) std::memset(db, 0, static_cast<size_t>(m) * sizeof(float));
-  constexpr int64_t kColumns = 64;
-  ParallelFor(m, kColumns, [&](int64_t begin, int64_t end) {
+  constexpr int64_t kColumns = 128;
+  ParallelFor(m, kColumns / 2, [&](int64_t begin, int64_t end) {
     for (int64_t first = begin; first < end; first += kColumns) {
       const int64_t width = std::min(kColumns, end - first);
       for (int64_t row = 0; row < n; row += kTokenBlockRows) {
         float block[kColumns] = {};
         for (int64_t i = row; i < std::min(n, row + kTokenBlockRows); ++i) {
-          for (int64_t j = 0; j < width; ++j) block[j] += dy[i * m + first + j];
+          AddTo(dy + i * m + first, width, block);
         }
-        for (int64_t j = 0; j < width; ++j) db[first + j] += block[j];
+        AddTo(block, width, db + first);
       }
     }
   });

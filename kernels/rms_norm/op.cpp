@@ -59,7 +59,7 @@ const OpSchema& RmsNormSchema() {
       .doc =
           "y[n,h] = gamma[h] * x[n,h] * rstd[n],  rstd[n] = 1 / sqrt(mean_h(x[n,h]^2) + epsilon)\n"
           "x, y: [..., H] float; gamma: [H]; output 1 (optional) rstd: [...] float32, saved for backward.\n"
-          "Accumulates in float32, in order of h. Deterministic.\n"
+          "Accumulates in float32, in 16 interleaved sums over h. Deterministic.\n"
           "Cost: 4NH flop, 2NH*sizeof(dtype) bytes.  Source: Zhang & Sennrich 2019, arXiv:1910.07467, eq. (4).",
       .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 2,
       .infer = InferRmsNorm,
