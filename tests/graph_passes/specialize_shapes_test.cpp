@@ -17,6 +17,32 @@ TEST(SpecializeShapes, BindsEveryShape) {
   EXPECT_EQ(ToString(graph->FindValue("rstd")->shape), "[3,17]");
 }
 
+TEST(SpecializeShapes, FoldsShapeArithmetic) {
+  const auto graph = ParseText(
+      "graph (float[batch,sequence,8] x) => (float[batch,sequence,2,4] y, int64[] tokens)\n"
+      "constant int64[] zero = {0}\nconstant int64[] one = {1}\nconstant int64[1] tail = {-1}\n"
+      "constant int64[2] heads = {2, 4}\nconstant int64[1] axes = {0}\n"
+      "{\n"
+      "  shape = Shape(x)\n"
+      "  b = Gather<axis = 0>(shape, zero)\n"
+      "  s = Gather<axis = 0>(shape, one)\n"
+      "  tokens = Mul(b, s)\n"
+      "  b1 = Unsqueeze(b, axes)\n"
+      "  target = Concat<axis = 0>(b1, tail, heads)\n"
+      "  y = Reshape(x, target)\n"
+      "}");
+  SpecializeShapes(*graph, 3, 17);
+  VerifyGraph(*graph);
+  ASSERT_EQ(graph->nodes().size(), 1u) << ToText(*graph);
+  const Node& reshape = *graph->nodes().front();
+  EXPECT_EQ(reshape.op(), "Reshape");
+  EXPECT_EQ(reshape.in(1)->role, Role::kConstant);
+  EXPECT_EQ(reshape.in(1)->data->AsInts(), (std::vector<int64_t>{3, -1, 2, 4}));
+  EXPECT_EQ(ToString(reshape.out()->shape), "[3,17,2,4]");
+  EXPECT_EQ(graph->outputs[1]->data->AsInts(), (std::vector<int64_t>{51}));
+  EXPECT_TRUE(graph->outputs[1]->data->dims().empty());
+}
+
 TEST(SpecializeShapes, RejectsEmptyLaunchesAndUnknownShapes) {
   const auto graph = ParseText(
       "graph (float[batch,?,4] x, float[4] g) => (float[batch,?,4] y)\n{ y = RmsNorm(x, g) }");
