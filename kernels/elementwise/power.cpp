@@ -17,6 +17,16 @@ int64_t IntPow(int64_t base, int64_t exponent) {
   return static_cast<int64_t>(result);
 }
 
+// Small whole powers by multiplication: a complex logarithm of a negative base would drown the step.
+template <class T>
+T PowOf(const T& x, const T& p) {
+  const double whole = Real(p);
+  if (p != T(static_cast<float>(whole)) || whole != std::trunc(whole) || std::abs(whole) > 8) return std::pow(x, p);
+  T y(1);
+  for (int i = 0; i < std::abs(whole); ++i) y *= x;
+  return whole < 0 ? T(1) / y : y;
+}
+
 // The exponent may have any numeric dtype; the result has the base's.
 template <class T>
 void PowReference(Eval<T>& e) {
@@ -29,9 +39,7 @@ void PowReference(Eval<T>& e) {
     return b.is_float() ? b.f[index[1][k]] : T(static_cast<float>(b.i[index[1][k]]));
   };
   for (size_t k = 0; k < y.f.size(); ++k) {
-    const T x = a.f[index[0][k]], p = exponent(k);
-    // A square by multiplication: exact for negative complex bases too.
-    y.f[k] = p == T(2) ? x * x : p == T(1) ? x : std::pow(x, p);
+    y.f[k] = PowOf(a.f[index[0][k]], exponent(k));
   }
   for (size_t k = 0; k < y.i.size(); ++k) {
     const int64_t x = a.i[index[0][k]];
@@ -96,7 +104,7 @@ void InferMod(InferContext& c) {
 std::vector<OpCase> PowCases() {
   auto cases = BinaryPositiveCases();
   cases.push_back({"square", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {2}, .differentiable = false}}});
-  cases.push_back({"cube_int", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kInts, .dims = {}, .ints = {3}}}, {}, 1, false});
+  cases.push_back({"cube_int", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kInts, .dims = {}, .ints = {3}}}});
   cases.push_back({"root", {{.kind = CaseInput::Kind::kPositive, .dims = {3, 67}},
                             {.kind = CaseInput::Kind::kFloats, .dims = {1}, .floats = {-0.5}, .differentiable = false}}});
   return cases;

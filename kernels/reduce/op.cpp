@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "graph/op_schema.h"
+#include "kernels/reduce/gradients.h"
 #include "kernels/reduce/reference.h"
 
 namespace weir {
@@ -71,7 +72,7 @@ std::vector<OpCase> Cases() {
 std::vector<OpCase> SumCases() {
   auto cases = Cases();
   cases.push_back({"empty_axis", {{.dims = {3, 0}}, Axes({1})}, {}, 1, false});
-  cases.push_back({"ints", {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {1, -2, 3, 4, 5, 6}}, Axes({1})}});
+  cases.push_back({"ints", {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {1, -2, 3, 4, 5, 6}}, Axes({1})}, {}, 1, false});
   return cases;
 }
 std::vector<OpCase> PositiveCases() {
@@ -95,7 +96,8 @@ std::vector<OpCase> LogSumExpCases() {
 }
 
 template <Reduction kind>
-OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase> (*cases)()) {
+OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase> (*cases)(),
+                      void (*gradient)(GradientContext&)) {
   OpSchema schema;
   schema.name = name;
   schema.doc = StrCat(formula, " over `axes` (optional int64 input; none: every axis, or no axis with\n"
@@ -108,6 +110,7 @@ OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase>
   schema.reference_f32 = ReduceReference<kind, float>;
   schema.reference_f64 = ReduceReference<kind, double>;
   schema.reference_c128 = ReduceReference<kind, std::complex<double>>;
+  schema.gradient = gradient;
   schema.cost = [](const Node& n) {
     const double x = static_cast<double>(NumElements(ToDims(n.in(0)->shape)));
     return Cost{x, 4 * x};
@@ -119,19 +122,20 @@ OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase>
 
 }  // namespace
 
-#define WEIR_REDUCE(Name, formula, cases)                                                    \
+#define WEIR_REDUCE(Name, formula, ...)                                                      \
   const OpSchema& Reduce##Name##Schema() {                                                   \
-    static const OpSchema schema = ReduceSchema<Reduction::k##Name>("Reduce" #Name, formula, cases); \
+    static const OpSchema schema =                                                           \
+        ReduceSchema<Reduction::k##Name>("Reduce" #Name, formula, __VA_ARGS__);             \
     return schema;                                                                           \
   }
-WEIR_REDUCE(Sum, "y = sum x", SumCases)
-WEIR_REDUCE(Mean, "y = mean x", Cases)
-WEIR_REDUCE(Max, "y = max x", Cases)
-WEIR_REDUCE(Min, "y = min x", Cases)
-WEIR_REDUCE(Prod, "y = product of x", ProdCases)
-WEIR_REDUCE(L2, "y = sqrt(sum x^2)", PositiveCases)
-WEIR_REDUCE(SumSquare, "y = sum x^2", SumCases)
-WEIR_REDUCE(LogSumExp, "y = ln(sum e^x)", LogSumExpCases)
+WEIR_REDUCE(Sum, "y = sum x", SumCases, ReduceSumGradient)
+WEIR_REDUCE(Mean, "y = mean x", Cases, ReduceMeanGradient)
+WEIR_REDUCE(Max, "y = max x", Cases, ReduceExtremeGradient)
+WEIR_REDUCE(Min, "y = min x", Cases, ReduceExtremeGradient)
+WEIR_REDUCE(Prod, "y = product of x", ProdCases, nullptr)
+WEIR_REDUCE(L2, "y = sqrt(sum x^2)", PositiveCases, ReduceL2Gradient)
+WEIR_REDUCE(SumSquare, "y = sum x^2", SumCases, ReduceSumSquareGradient)
+WEIR_REDUCE(LogSumExp, "y = ln(sum e^x)", LogSumExpCases, ReduceLogSumExpGradient)
 #undef WEIR_REDUCE
 
 }  // namespace weir
