@@ -137,6 +137,19 @@ TEST(Executor, ElementwiseOutputsTakeOverDyingInputsOnly) {
   }
 }
 
+TEST(Executor, ResultsAndAccumulatorsAreNeverTakenOver) {
+  const auto graph = ParseText(
+      "graph (float[2] x) => (float[2] a, float[2] z)\ngradient float[2] w.grad\n"
+      "{ a = Neg(x) b = Neg(a) z = Add(b, x) sum = Accumulate(w.grad, x) n = Neg(sum) m = Add(n, x) }");
+  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  Executor executor(plan, {.poison = true});
+  Write(executor, *graph, "x", {1, 2});
+  executor.Run(Phase::kForward);
+  EXPECT_EQ(Read(executor, *graph, "a"), (std::vector<float>{-1, -2}));
+  EXPECT_EQ(Read(executor, *graph, "z"), (std::vector<float>{2, 4}));
+  EXPECT_EQ(Read(executor, *graph, "w.grad"), (std::vector<float>{1, 2}));
+}
+
 TEST(MakePlan, RefusesToOverwriteWhatIsReadLater) {
   const auto graph = ParseText(
       "graph (float[1,2] x, float[1,3] dy) => (float[1,3] z)\ngradient float[3,2] w.grad\n"
