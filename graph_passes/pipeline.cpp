@@ -2,8 +2,10 @@
 
 #include "graph_passes/bypass_last_token.h"
 #include "graph_passes/fold_constants.h"
+#include "graph_passes/fuse_experts.h"
 #include "graph_passes/fuse_linear.h"
 #include "graph_passes/fuse_rms_norm.h"
+#include "graph_passes/lower_contrib.h"
 #include "graph_passes/merge_common.h"
 #include "graph_passes/simplify.h"
 #include "graph_passes/strip_inference.h"
@@ -44,9 +46,11 @@ void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager&
   (void)options;
   Pipeline pipeline(graph, passes);
   pipeline.Run<WidenFloats>();     // first: every later rule sees float32 only
+  LowerContrib(graph, passes);     // before stripping: their caches are inputs and outputs
   pipeline.Run<StripInference>();  // before inference: dims then follow from input_ids
   pipeline.Clean();
   if (pipeline.Run<BypassLastToken>()) pipeline.Clean();
+  pipeline.Run<FuseExperts>();  // before Linear: their weights are stacked as the file stores them
   pipeline.Run<FuseRmsNorm>();
   pipeline.Run<FuseLinear>();
   pipeline.Clean();

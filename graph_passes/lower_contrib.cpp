@@ -1,0 +1,24 @@
+#include "graph_passes/lower_contrib.h"
+
+#include <algorithm>
+
+#include "graph/op_schema.h"
+
+namespace weir {
+
+void LowerContrib(Graph& graph, PassManager& passes) {
+  const bool any = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
+    return node->schema->domain == "com.microsoft";
+  });
+  if (any) InferGraph(graph);
+  LowerQuantized quantized;
+  LowerContribMath math;
+  LowerContribAttention attention;
+  LowerMoe moe;
+  for (Pass* pass : {static_cast<Pass*>(&quantized), static_cast<Pass*>(&math), static_cast<Pass*>(&attention),
+                     static_cast<Pass*>(&moe)}) {
+    passes.Run(*pass, graph);
+  }
+}
+
+}  // namespace weir

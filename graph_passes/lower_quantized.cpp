@@ -1,0 +1,72 @@
+#include "graph/error.h"
+#include "graph_passes/dequantize.h"
+#include "graph_passes/lower_contrib.h"
+#include "graph_passes/match.h"
+#include "graph_passes/parameters.h"
+
+namespace weir {
+namespace {
+
+bool LowerMatMulNBits(Graph& graph, Node& node) {
+  const Attributes& a = node.attributes;
+  WEIR_CHECK(node.in(4) == nullptr, ErrorCode::kUnsupportedOp, "MatMulNBits ", node.source,
+             ": group indices (g_idx) permute the blocks; export without act-order");
+  WEIR_CHECK(a.Int("weight_prepacked", 0) == 0, ErrorCode::kUnsupportedOp, "MatMulNBits ", node.source,
+             ": weight_prepacked ", a.Int("weight_prepacked", 0),
+             " is the private layout of one execution provider; export without prepacking");
+  QuantizedTensor tensor;
+  tensor.packed = node.in(1);
+  tensor.scales = node.in(2);
+  tensor.zero_points = node.in(3);
+  tensor.rows = {a.Int("N")};
+  tensor.columns = a.Int("K");
+  tensor.bits = a.Int("bits", 4);
+  tensor.block_size = a.Int("block_size");
+  Value* weight = AsParameter(graph, Dequantized(graph, tensor, node));
+  std::vector<Value*> inputs = {node.in(0), weight};
+  if (Value* bias = node.in(5)) inputs.push_back(IsInitializer(bias) ? AsParameter(graph, bias) : bias);
+  graph.ReplaceUses(node.out(0), At(graph, node).Op("Linear", inputs));
+  return true;
+}
+
+bool LowerGatherBlockQuantized(Graph& graph, Node& node) {
+  const Attributes& a = node.attributes;
+  Value* data = node.in(0);
+  const bool rows = a.Int("gather_axis", 0) == 0 && data->has_shape && data->shape.size() == 2;
+  if (!rows || data->role != Role::kConstant || data->dtype != DType::kUInt8) return false;
+  QuantizedTensor tensor;
+  tensor.packed = data;
+  tensor.scales = node.in(2);
+  tensor.zero_points = node.in(3);
+  tensor.bits = a.Int("bits", 4);
+  tensor.rows = {data->shape[0].Constant()};
+  tensor.columns = data->shape[1].Constant() * 8 / tensor.bits;
+  tensor.block_size = a.Int("block_size", 128);
+  Value* table = Dequantized(graph, tensor, node);
+  graph.ReplaceUses(node.out(0), At(graph, node).Op("Gather", {table, node.in(1)}, {{"axis", int64_t{0}}}));
+  return true;
+}
+
+}  // namespace
+
+std::string LowerQuantized::doc() const {
+  return "MatMulNBits(x, packed, scales, zero_points?, , bias?)  ==>  Linear(x, W, bias?)\n"
+         "GatherBlockQuantized(packed, ids, scales)  ==>  Gather(W, ids)\n"
+         "W = (q - zero_point) * scale as a float parameter \"<packed>.dequantized\"";
+}
+
+bool LowerQuantized::Run(Graph& graph, PassContext& context) {
+  std::vector<Node*> nodes;
+  for (const auto& node : graph.nodes()) {
+    if (node->schema->domain == "com.microsoft") nodes.push_back(node.get());
+  }
+  for (Node* node : nodes) {
+    const bool lowered = (node->op() == "MatMulNBits" && LowerMatMulNBits(graph, *node)) ||
+                         (node->op() == "GatherBlockQuantized" && LowerGatherBlockQuantized(graph, *node));
+    if (lowered) context.Matched(*node);
+  }
+  if (context.matches > 0) graph.RemoveDeadNodes();
+  return context.matches > 0;
+}
+
+}  // namespace weir

@@ -1,0 +1,15 @@
+#pragma once
+#include <algorithm>
+#include <string>
+
+#include "graph/graph.h"
+
+namespace weir {
+
+// Tells the user something once per model.
+inline void NoticeOnce(Graph& graph, const std::string& text) {
+  auto& notices = graph.notices;
+  if (std::find(notices.begin(), notices.end(), text) == notices.end()) notices.push_back(text);
+}
+
+}  // namespace weir
