@@ -18,6 +18,17 @@ uint64_t ParseSize(const std::string& key, const std::string& text, const std::s
   return value;
 }
 
+bool IsUnder(const fs::path& path, const fs::path& directory) {
+  return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first ==
+         directory.end();
+}
+
+fs::path DirectoryOf(const fs::path& file) {
+  return file.has_parent_path() ? file.parent_path() : fs::path(".");
+}
+
+}  // namespace
+
 void CheckLocation(const std::string& location, const std::string& what) {
   bool plain = !location.empty() && location.find('\0') == std::string::npos;
   for (size_t begin = 0; plain && begin <= location.size();) {
@@ -30,17 +41,6 @@ void CheckLocation(const std::string& location, const std::string& what) {
              "' is not a plain relative path; data must lie in the folder of the model, without "
              "absolute paths and '.' or '..' components");
 }
-
-bool IsUnder(const fs::path& path, const fs::path& directory) {
-  return std::mismatch(directory.begin(), directory.end(), path.begin(), path.end()).first ==
-         directory.end();
-}
-
-fs::path DirectoryOf(const fs::path& file) {
-  return file.has_parent_path() ? file.parent_path() : fs::path(".");
-}
-
-}  // namespace
 
 ExternalRange ParseExternalRange(const onnx::TensorProto& tensor, const std::string& what) {
   ExternalRange range;

@@ -20,6 +20,9 @@ struct ExternalRange {
 // Only the keys location, offset, length and checksum (not verified) are accepted.
 ExternalRange ParseExternalRange(const onnx::TensorProto& tensor, const std::string& what);
 
+// Throws InvalidModel unless `location` is a plain relative path.
+void CheckLocation(const std::string& location, const std::string& what);
+
 // The file `location` names beside `model` (a file path), or nullopt when there is none. Locations
 // are plain relative paths: absolute ones and empty, "." and ".." components are refused, and the
 // file a location resolves to must lie under the directory `model` is named in or the directory

@@ -33,7 +33,11 @@ using Replacements = std::map<std::string, std::vector<float>>;
 // Copies the user's own model with the given initializers replaced: graph, names, layout, dtypes
 // and everything else stay. Weights stay inline or external as the source had them, external when
 // large.
+struct ExportOptions {
+  int64_t inline_limit_bytes =
+      1900000000;  // a larger file puts its inline tensors into the data file
+};
 void ExportOnnx(const std::filesystem::path& source, const std::filesystem::path& target,
-                const Replacements& replacements);
+                const Replacements& replacements, const ExportOptions& options = {});
 
 }  // namespace weir

@@ -8,6 +8,17 @@ namespace {
 constexpr int64_t kMaxElements = 64;  // of the tensors a condition is worked out from
 constexpr int kMaxDepth = 32;
 
+std::optional<Array<float>> KnownContent(const Value& value) {
+  if (!value.content || !value.has_shape || !IsConcrete(value.shape)) return std::nullopt;
+  if (NumElements(ToDims(value.shape)) != std::ssize(*value.content)) return std::nullopt;
+  Array<float> array = Array<float>::Ints(ToDims(value.shape), value.dtype);
+  for (size_t k = 0; k < array.i.size(); ++k) {
+    if (!(*value.content)[k].IsConstant()) return std::nullopt;
+    array.i[k] = (*value.content)[k].Constant();
+  }
+  return array;
+}
+
 // The value where it is known before launch.
 std::optional<Array<float>> Known(const Value* value, int depth) {
   if (value == nullptr || depth > kMaxDepth) return std::nullopt;
@@ -16,6 +27,7 @@ std::optional<Array<float>> Known(const Value* value, int depth) {
   }
   if (value->data != nullptr && value->data->elements() <= kMaxElements)
     return ToArray(*value->data);
+  if (auto content = KnownContent(*value)) return content;
   const Node* producer = value->producer;
   if (producer == nullptr || producer->outputs.size() != 1 || producer->inputs.empty()) {
     return std::nullopt;
@@ -53,9 +65,7 @@ bool ModelReader::InlineIf(const NodeProto& node, Scope& scope) {
   const std::optional<bool> taken =
       inputs.size() == 1 ? ConstantCondition(inputs[0]) : std::nullopt;
   if (!taken) {
-    CountUnknown("If", scope.prefix + Describe(node),
-                 "only conditions known before launch are supported");
-    for (const std::string& name : node.output()) NewValue(name, scope);
+    SkipUnknown(node, scope, "only conditions known before launch are supported");
     return true;
   }
   const std::string wanted = *taken ? "then_branch" : "else_branch";

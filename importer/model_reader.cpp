@@ -1,5 +1,6 @@
 #include "importer/model_reader.h"
 
+#include <algorithm>
 #include <set>
 
 #include "graph/error.h"
@@ -17,13 +18,26 @@ std::string FullName(const std::string& domain, const std::string& op) {
   return domain.empty() ? op : domain + "::" + op;
 }
 
-// Gives later nodes of old models the ranks they need; what cannot be inferred stays unknown.
+// Describe with the calls a node was inlined from: "Mul 'norm/scale'".
+std::string SourceOf(const onnx::NodeProto& node, const Scope& scope) {
+  const size_t name = node.op_type().size() + 2;
+  return Describe(node).insert(name, scope.prefix);
+}
+
+// What cannot be inferred stays unknown.
 void InferQuietly(Node& node) {
   try {
     InferNode(node);
   } catch (const Error&) {
     return;
   }
+}
+
+// Conditions may follow from shapes, so models with an If (itself in no subgraph) are inferred on
+// reading.
+bool HasIf(const ProtoNodes& nodes) {
+  return std::any_of(nodes.begin(), nodes.end(),
+                     [](const auto& node) { return node.op_type() == "If"; });
 }
 
 // Contrib operators that exporters write without their domain.
@@ -68,6 +82,11 @@ ModelReader::ModelReader(std::shared_ptr<const onnx::ModelProto> model,
     : model_(std::move(model)), external_(path), graph_(std::make_unique<Graph>()) {
   opsets_ = ReadOpsets(model_->opset_import());
   graph_->name = model_->graph().name();
+  metadata_ = GetMetadata(*model_);
+  if (metadata_) {
+    graph_->notices = metadata_->notices;
+    graph_->stripped = metadata_->stripped;
+  }
 }
 
 std::unique_ptr<Graph> ModelReader::Read() {
@@ -76,9 +95,14 @@ std::unique_ptr<Graph> ModelReader::Read() {
              "sparse initializers are not supported; the first is '",
              proto.sparse_initializer_size() ? proto.sparse_initializer(0).values().name() : "",
              "'");
-  for (const auto& function : model_->functions()) IndexFunction(function);
+  has_if_ = HasIf(proto.node());
+  for (const auto& function : model_->functions()) {
+    has_if_ = has_if_ || HasIf(function.node());
+    IndexFunction(function);
+  }
   for (const auto& info : proto.value_info()) value_types_[info.name()] = &info.type();
   for (const auto& info : proto.output()) value_types_[info.name()] = &info.type();
+  for (const auto& info : proto.input()) value_types_[info.name()] = &info.type();
   Scope scope;
   scope.opsets = &opsets_;
   ReadInputs(scope);
@@ -147,6 +171,11 @@ void ModelReader::ReadNode(const NodeProto& node, Scope& scope) {
   if (standard && node.op_type() == "Constant") return ReadConstant(node, scope);
   if (standard && node.op_type() == "If" && InlineIf(node, scope)) return;
   if (standard && ReadSequence(node, scope)) return;
+  if (std::any_of(node.attribute().begin(), node.attribute().end(), [](const auto& attribute) {
+        return attribute.has_g() || attribute.graphs_size() > 0;
+      })) {
+    return SkipUnknown(node, scope, "it has a subgraph");
+  }
   ReadOperator(node, scope);
 }
 
@@ -171,9 +200,7 @@ void ModelReader::ReadOperator(const NodeProto& node, Scope& scope) {
     }
   }
   if (schema == nullptr) {
-    CountUnknown(FullName(domain, form.op), scope.prefix + Describe(node));
-    for (const std::string& name : node.output()) NewValue(name, scope);
-    return;
+    return SkipUnknown(node, scope);
   }
   AddOperator(node, *schema, std::move(form), scope);
 }
@@ -197,7 +224,7 @@ void ModelReader::AddOperator(const NodeProto& node, const OpSchema& schema, Nod
   }
   Node* made = graph_->AddNode(schema, form.inputs, outputs, std::move(form.attributes));
   Annotate(node, scope, *made);
-  if (form.opset > 0 && form.opset < kOpsetWithoutRanks) InferQuietly(*made);
+  if ((form.opset > 0 && form.opset < kOpsetWithoutRanks) || has_if_) InferQuietly(*made);
   if (form.flattened) {
     Value* shape = graph_->AddValue(form.stem + ".shape");
     Annotate(node, scope, *graph_->AddNode(GetOp("Shape"), {original}, {shape}));
@@ -208,10 +235,8 @@ void ModelReader::AddOperator(const NodeProto& node, const OpSchema& schema, Nod
 }
 
 void ModelReader::Annotate(const NodeProto& node, const Scope& scope, Node& made) {
-  const std::string plain = Describe(node);
-  made.source = scope.prefix.empty() ? plain
-                                     : StrCat(node.op_type(), " '", scope.prefix,
-                                              plain.substr(node.op_type().size() + 2));
+  made.source = SourceOf(node, scope);
+  if (metadata_) RestoreMetadata(node, made);
 }
 
 std::vector<Value*> ModelReader::Inputs(const NodeProto& node, const Scope& scope) const {
@@ -227,6 +252,7 @@ Value* ModelReader::NewValue(const std::string& name, Scope& scope) {
   if (name.empty()) return nullptr;
   Value* value = graph_->AddValue(scope.prefix + name);
   scope.values[name] = value;
+  if (metadata_) RestoreType(*value);
   return value;
 }
 
@@ -242,10 +268,11 @@ int64_t ModelReader::OpsetOf(const std::string& domain, const Scope& scope) cons
               "the model does not say its opset (opset_import is missing)");
 }
 
-void ModelReader::CountUnknown(const std::string& op, const std::string& where,
-                               const std::string& reason) {
-  Unknown& entry = unknown_[op];
-  if (entry.count++ == 0) entry.first = where, entry.reason = reason;
+void ModelReader::SkipUnknown(const NodeProto& node, Scope& scope, const std::string& reason) {
+  Unknown& entry =
+      unknown_[FullName(node.domain() == "ai.onnx" ? "" : node.domain(), node.op_type())];
+  if (entry.count++ == 0) entry = {1, SourceOf(node, scope), reason};
+  for (const std::string& name : node.output()) NewValue(name, scope);
 }
 
 void ModelReader::ReportUnknown() const {

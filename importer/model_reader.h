@@ -8,6 +8,7 @@
 
 #include "graph/graph.h"
 #include "importer/external_data.h"
+#include "importer/metadata.h"
 #include "importer/node_order.h"
 #include "importer/onnx_proto.h"
 #include "importer/tensor_proto.h"
@@ -77,6 +78,8 @@ class ModelReader {
 
   void ReadInputs(Scope& scope);  // read_signature.cpp
   void ReadInput(const onnx::ValueInfoProto& info, const DimNames& names, Scope& scope);
+  void RestoreRole(Value& value);
+  void RestoreType(Value& value) const;
   void ReadOutputs(const Scope& scope);
   Value* NameOutput(Value* value, const std::string& name);
   std::string FreeName(const std::string& name) const;
@@ -108,8 +111,8 @@ class ModelReader {
   // `name` becomes another name of `value`.
   void BindOutput(const std::string& name, Value* value, Scope& scope);
 
-  void CountUnknown(const std::string& op, const std::string& where,
-                    const std::string& reason = "");
+  // Counts a node that cannot be read; its outputs exist so that reading can go on.
+  void SkipUnknown(const NodeProto& node, Scope& scope, const std::string& reason = "");
   void ReportUnknown() const;
   void ReportMissing();
   int64_t OpsetOf(const std::string& domain, const Scope& scope) const;
@@ -122,7 +125,9 @@ class ModelReader {
   std::vector<const onnx::FunctionProto*> calls_;  // being inlined
   std::unordered_map<std::string, const onnx::TypeProto*> value_types_;
   std::map<std::string, Unknown> unknown_;
+  std::optional<GraphMetadata> metadata_;  // of files that WriteOnnx made
   int64_t nodes_read_ = 0;
+  bool has_if_ = false;
 };
 
 }  // namespace weir

@@ -82,12 +82,46 @@ void ModelReader::ReadInput(const onnx::ValueInfoProto& info, const DimNames& na
   const DType dtype = DTypeFromOnnx(type.elem_type());
   WEIR_CHECK(dtype != DType::kUndefined, ErrorCode::kInvalidModel, "input '", info.name(),
              "' has the unsupported element type ", type.elem_type());
+  if (metadata_) {
+    Value* value = graph_->AddInput(info.name(), dtype, {});
+    scope.values[info.name()] = value;
+    RestoreType(*value);
+    return RestoreRole(*value);
+  }
   Value* value = graph_->AddInput(info.name(), dtype, ShapeOfInput(info, names));
   value->has_shape = type.has_shape();
   scope.values[info.name()] = value;
   if (info.name() == "input_ids" && IsConcrete(value->shape) && value->has_shape) {
     graph_->notices.push_back(
         StrCat("the model was exported for input_ids of the fixed shape ", ToString(value->shape)));
+  }
+}
+
+void ModelReader::RestoreRole(Value& value) {
+  if (!metadata_) return;
+  if (const auto role = metadata_->roles.find(value.name); role != metadata_->roles.end()) {
+    WEIR_CHECK(role->second != Role::kActivation && role->second != Role::kInput,
+               ErrorCode::kInvalidModel, "weir metadata gives '", value.name,
+               "' a role it cannot have");
+    value.role = role->second;
+    std::erase(graph_->inputs, &value);
+  }
+  const auto parameter = metadata_->parameters.find(value.name);
+  const bool described = parameter != metadata_->parameters.end();
+  WEIR_CHECK(described || value.role != Role::kParameter, ErrorCode::kInvalidModel,
+             "weir metadata does not describe parameter '", value.name, "'");
+  if (described) value.parameter = std::make_unique<ParameterInfo>(parameter->second);
+}
+
+void ModelReader::RestoreType(Value& value) const {
+  const auto it = value_types_.find(value.name);
+  if (it == value_types_.end() || !it->second->has_tensor_type()) return;
+  const auto& type = it->second->tensor_type();
+  value.dtype = DTypeFromOnnx(type.elem_type());
+  value.has_shape = type.has_shape();
+  value.shape.clear();
+  for (const auto& dim : type.shape().dim()) {
+    value.shape.push_back(dim.has_dim_value() ? Dim(dim.dim_value()) : ParseDim(dim.dim_param()));
   }
 }
 
