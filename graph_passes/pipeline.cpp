@@ -6,6 +6,7 @@
 #include "graph_passes/fuse_linear.h"
 #include "graph_passes/fuse_rms_norm.h"
 #include "graph_passes/lower_contrib.h"
+#include "graph_passes/fuse_rotary.h"
 #include "graph_passes/merge_common.h"
 #include "graph_passes/simplify.h"
 #include "graph_passes/strip_inference.h"
@@ -53,6 +54,8 @@ void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager&
   pipeline.Run<FuseExperts>();  // before Linear: their weights are stacked as the file stores them
   pipeline.Run<FuseRmsNorm>();
   pipeline.Run<FuseLinear>();
+  pipeline.Clean();
+  pipeline.Run<FuseRotary>();
   pipeline.Clean();
 }
 
