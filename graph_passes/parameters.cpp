@@ -23,6 +23,8 @@ Perm Inverse(const Perm& perm) {
   return inverse;
 }
 
+constexpr const char* kSqueezed = ".squeezed";
+
 // Layouts of one tensor are found again by name.
 std::string NameOf(const Value& initializer, const Perm& perm) {
   std::string name = initializer.name + ".perm";
@@ -68,12 +70,30 @@ Value* Existing(Graph& graph, const Value& initializer, Perm& perm) {
   return nullptr;
 }
 
+// Nodes of a parameter stand at the front of the graph, before all uses.
+Builder AtFront(Graph& graph, const Value& parameter) {
+  Builder builder(graph, graph.nodes().empty() ? nullptr : graph.nodes().front().get());
+  builder.SetStem(parameter.name + ".view");
+  builder.SetSource("layout of parameter '" + parameter.name + "'");
+  return builder;
+}
+
 Value* TransposeNode(Graph& graph, Value* parameter, const Perm& perm) {
-  Node* front = graph.nodes().empty() ? nullptr : graph.nodes().front().get();
-  Builder builder(graph, front);
-  builder.SetStem(parameter->name + ".transposed");
-  builder.SetSource("Transpose of parameter '" + parameter->name + "'");
-  return builder.Op("Transpose", {parameter}, {{"perm", perm}});
+  return AtFront(graph, *parameter).Op("Transpose", {parameter}, {{"perm", perm}});
+}
+
+Value* ReshapeNode(Graph& graph, Value* parameter, const Shape& shape) {
+  Builder builder = AtFront(graph, *parameter);
+  return builder.Op("Reshape", {parameter, builder.Ints(ToDims(shape))});
+}
+
+Value* AddLayout(Graph& graph, const Value& initializer, const std::string& name, const Shape& shape) {
+  Value* parameter = graph.AddValue(name, Role::kParameter);
+  parameter->dtype = DType::kFloat32;
+  parameter->shape = shape;
+  parameter->has_shape = true;
+  parameter->parameter = std::make_unique<ParameterInfo>(*initializer.parameter);
+  return parameter;
 }
 
 }  // namespace
@@ -96,11 +116,28 @@ Value* AsParameter(Graph& graph, Value* initializer) {
              initializer->name, "' is no float constant, so it cannot be trained");
   Perm perm;
   if (Value* other = Existing(graph, *initializer, perm)) return TransposeNode(graph, other, Inverse(perm));
+  Value* squeezed = graph.FindValue(initializer->name + kSqueezed);
+  if (squeezed != nullptr && squeezed->role == Role::kParameter) {
+    return ReshapeNode(graph, squeezed, initializer->shape);
+  }
   Mark(graph, *initializer);
   initializer->role = Role::kParameter;
   initializer->dtype = DType::kFloat32;
   initializer->data = nullptr;
   return initializer;
+}
+
+Value* SqueezedParameter(Graph& graph, Value* initializer) {
+  Shape squeezed = initializer->shape;
+  std::erase_if(squeezed, [](const Dim& dim) { return dim == Dim(1); });
+  if (squeezed.size() == initializer->shape.size()) return AsParameter(graph, initializer);
+  if (initializer->role == Role::kParameter) return ReshapeNode(graph, initializer, squeezed);
+  Value* known = graph.FindValue(initializer->name + kSqueezed);
+  if (known != nullptr && known->role == Role::kParameter) return known;
+  Mark(graph, *initializer);
+  Value* parameter = AddLayout(graph, *initializer, initializer->name + kSqueezed, squeezed);
+  for (ParameterPiece& piece : parameter->parameter->initializers) std::erase(piece.dims, 1);
+  return parameter;
 }
 
 Value* PermutedParameter(Graph& graph, Value* initializer, const Perm& perm) {
@@ -117,11 +154,9 @@ Value* PermutedParameter(Graph& graph, Value* initializer, const Perm& perm) {
     return TransposeNode(graph, other, relative);
   }
   Mark(graph, *initializer);
-  Value* parameter = graph.AddValue(name, Role::kParameter);
-  parameter->dtype = DType::kFloat32;
-  parameter->has_shape = true;
-  parameter->parameter = std::make_unique<ParameterInfo>(*initializer->parameter);
-  for (int64_t axis : perm) parameter->shape.push_back(initializer->shape[static_cast<size_t>(axis)]);
+  Shape shape;
+  for (int64_t axis : perm) shape.push_back(initializer->shape[static_cast<size_t>(axis)]);
+  Value* parameter = AddLayout(graph, *initializer, name, shape);
   for (ParameterPiece& piece : parameter->parameter->initializers) piece = Permuted(piece, perm);
   return parameter;
 }

@@ -15,6 +15,8 @@ void MarkInitializers(Graph& graph);
 // The trained parameter behind a float constant: the same Value with role kParameter, dtype float32 and
 // no bytes (they are read through ParameterInfo). A parameter is handed back as it is.
 Value* AsParameter(Graph& graph, Value* initializer);
+// The same with axes of size 1 removed: [1,4,1,1] becomes [4]. Elements keep their order.
+Value* SqueezedParameter(Graph& graph, Value* initializer);
 // The parameter whose axis a is axis perm[a] of `initializer` (a Transpose that costs nothing). Made once:
 // tied uses share it. When another layout of the same tensor is already a parameter, the result is a
 // Transpose node of that one, so that a tensor is never trained twice.

@@ -3,12 +3,14 @@
 #include "graph_passes/bypass_last_token.h"
 #include "graph_passes/fold_constants.h"
 #include "graph_passes/fuse_experts.h"
+#include "graph_passes/fuse_attention.h"
 #include "graph_passes/fuse_linear.h"
 #include "graph_passes/fuse_rms_norm.h"
 #include "graph_passes/lower_contrib.h"
 #include "graph_passes/fuse_rotary.h"
 #include "graph_passes/merge_common.h"
 #include "graph_passes/simplify.h"
+#include "graph_passes/sink_transposes.h"
 #include "graph_passes/strip_inference.h"
 #include "graph_passes/widen_floats.h"
 
@@ -30,6 +32,7 @@ class Pipeline {
     for (int round = 0; round < kMaxRounds; ++round) {
       bool changed = Run<FoldConstants>();
       changed |= Run<Simplify>();
+      changed |= Run<SinkTransposes>();
       changed |= Run<MergeCommon>();
       if (!changed) return;
     }
@@ -56,6 +59,8 @@ void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager&
   pipeline.Run<FuseLinear>();
   pipeline.Clean();
   pipeline.Run<FuseRotary>();
+  pipeline.Clean();
+  pipeline.Run<FuseAttention>();
   pipeline.Clean();
 }
 

@@ -13,7 +13,7 @@ constexpr int64_t kShort = 7, kLong = 12;
 constexpr float kDropped = -9999.0f;
 
 // allowed[i * s + j], or nullopt when the tensor is no mask of s x s.
-std::optional<std::vector<bool>> Allowed(const Array<float>& mask, int64_t s, std::string& why) {
+std::optional<std::vector<bool>> Allowed(const Array<float>& mask, bool inverted, int64_t s, std::string& why) {
   const size_t rank = mask.dims.size();
   const int64_t columns = rank > 0 ? mask.dims[rank - 1] : 1, rows = rank > 1 ? mask.dims[rank - 2] : 1;
   if ((columns != s && columns != 1) || (rows != s && rows != 1)) {
@@ -32,7 +32,7 @@ std::optional<std::vector<bool>> Allowed(const Array<float>& mask, int64_t s, st
           why = StrCat("mask adds ", value, ", which is neither 0 nor very negative");
           return std::nullopt;
         }
-        const bool keep = boolean ? mask.i[at] != 0 : value == 0;
+        const bool keep = (boolean ? mask.i[at] != 0 : value == 0) != inverted;
         const auto cell = static_cast<size_t>(i * s + j);
         if (copy > 0 && allowed[cell] != keep) {
           why = "mask differs between rows of the batch or heads";
@@ -56,14 +56,14 @@ bool Matches(const std::vector<bool>& allowed, int64_t s, const Mask& mask) {
 }
 
 // The form of the mask at one launch shape.
-std::optional<Mask> FormAt(Probe& probe, const Value* value, std::string& why) {
+std::optional<Mask> FormAt(Probe& probe, const Value* value, bool inverted, std::string& why) {
   const Array<float>* array = probe.Evaluate(value);
   if (array == nullptr) {
     why = "mask depends on more than the launch shape";
     return std::nullopt;
   }
   const int64_t s = probe.sequence();
-  const auto allowed = Allowed(*array, s, why);
+  const auto allowed = Allowed(*array, inverted, s, why);
   if (!allowed) return std::nullopt;
   const auto last = allowed->end() - s;
   const int64_t seen = std::count(last, allowed->end(), true);
@@ -74,18 +74,19 @@ std::optional<Mask> FormAt(Probe& probe, const Value* value, std::string& why) {
   return std::nullopt;
 }
 
-std::optional<Mask> FormWith(const LaunchConstants& constants, const Value* value, const Value* integer,
-                             int64_t substitute, std::string& why) {
+std::optional<Mask> FormWith(const LaunchConstants& constants, const Value* value, bool inverted,
+                             const Value* integer, int64_t substitute, std::string& why) {
   Probe probe(constants, 2, kLong);
   probe.Substitute(integer, substitute);
-  return FormAt(probe, value, why);
+  return FormAt(probe, value, inverted, why);
 }
 
 }  // namespace
 
-std::optional<Mask> RecognizeMask(const LaunchConstants& constants, const Value* value, std::string& why) {
+std::optional<Mask> RecognizeMask(const LaunchConstants& constants, const Value* value, bool inverted,
+                                  std::string& why) {
   Probe small(constants, 2, kShort), large(constants, 1, kLong);
-  const auto first = FormAt(small, value, why), form = FormAt(large, value, why);
+  const auto first = FormAt(small, value, inverted, why), form = FormAt(large, value, inverted, why);
   if (!first || !form) return std::nullopt;
   Mask mask = *form;
   const bool visible = mask.window != 0 && mask.window < kShort;
@@ -96,8 +97,8 @@ std::optional<Mask> RecognizeMask(const LaunchConstants& constants, const Value*
   for (const Value* integer : LargeIntegers(value, kShort)) {
     const auto number = static_cast<int64_t>(*ScalarOf(integer));
     if (number < kLong && mask.window != 0) continue;  // seen above
-    const auto with3 = FormWith(constants, value, integer, 3, why);
-    const auto with5 = FormWith(constants, value, integer, 5, why);
+    const auto with3 = FormWith(constants, value, inverted, integer, 3, why);
+    const auto with5 = FormWith(constants, value, inverted, integer, 5, why);
     if (!with3 || !with5) return std::nullopt;
     if (with3->causal != mask.causal || with5->causal != mask.causal) {
       why = StrCat("constant ", number, " changes the mask");

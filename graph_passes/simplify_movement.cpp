@@ -25,22 +25,24 @@ bool ReplaceByReshape(Rewrite& r) {
   return target && r.Replace(r.builder.Op("Reshape", {r.in(0), r.builder.Ints(*target)}));
 }
 
-// Reshape(Transpose(Reshape(x, [-1,S,D]), [0,2,1]), [..,D,S]) ==> Transpose(x, [..,r-1,r-2])
+// Reshape(Transpose(Reshape(x, [-1,S,D]), [0,2,1]), [..,D,S]) ==> Transpose(Reshape(x, [..,S,D]), last two)
 bool UndoFlatTranspose(Rewrite& r) {
   const Node* transpose = Made(r.in(0), "Transpose");
   const Node* flatten = transpose ? Made(transpose->in(0), "Reshape") : nullptr;
   if (!flatten || PermOf(*transpose) != Ints{0, 2, 1} || !flatten->in(0)->has_shape) return false;
   Value* x = flatten->in(0);
-  Shape swapped = x->shape;
-  const size_t rank = swapped.size();
-  const Shape& flat = flatten->out()->shape;
-  if (rank < 3 || !(swapped[rank - 2] == flat[1]) || !(swapped[rank - 1] == flat[2])) return false;
-  std::swap(swapped[rank - 2], swapped[rank - 1]);
-  if (!Same(swapped, r.out()->shape)) return false;
+  const Shape &from = x->shape, &flat = flatten->out()->shape;
+  Shape unflat = r.out()->shape;
+  const size_t rank = unflat.size();
+  if (rank < 3 || from.size() < 3 || !IsKnown(from)) return false;
+  std::swap(unflat[rank - 2], unflat[rank - 1]);
+  for (size_t i = 1; i <= 2; ++i) {
+    if (!(unflat[rank - i] == flat[3 - i]) || !(from[from.size() - i] == flat[3 - i])) return false;
+  }
   Ints perm;
   for (size_t i = 0; i < rank; ++i) perm.push_back(static_cast<int64_t>(i));
   std::swap(perm[rank - 2], perm[rank - 1]);
-  return r.Replace(TransposeBy(r.builder, x, perm));
+  return r.Replace(TransposeBy(r.builder, ReshapeTo(r.builder, x, unflat), perm));
 }
 
 bool SimplifyReshape(Rewrite& r) {
