@@ -1,13 +1,14 @@
 #include "graph_passes/pipeline.h"
 
 #include "graph_passes/bypass_last_token.h"
+#include "graph_passes/canonical_shapes.h"
 #include "graph_passes/fold_constants.h"
-#include "graph_passes/fuse_experts.h"
 #include "graph_passes/fuse_attention.h"
+#include "graph_passes/fuse_experts.h"
 #include "graph_passes/fuse_linear.h"
 #include "graph_passes/fuse_rms_norm.h"
-#include "graph_passes/lower_contrib.h"
 #include "graph_passes/fuse_rotary.h"
+#include "graph_passes/lower_contrib.h"
 #include "graph_passes/merge_common.h"
 #include "graph_passes/simplify.h"
 #include "graph_passes/sink_transposes.h"
@@ -28,11 +29,14 @@ class Pipeline {
   }
 
   // Until nothing changes; a round that still changes after the limit is a bug in a rule.
-  void Clean() {
+  void Clean() { CleanWith(/*sink=*/false); }
+  void CleanAndSink() { CleanWith(/*sink=*/true); }
+
+  void CleanWith(bool sink) {
     for (int round = 0; round < kMaxRounds; ++round) {
       bool changed = Run<FoldConstants>();
       changed |= Run<Simplify>();
-      changed |= Run<SinkTransposes>();
+      if (sink) changed |= Run<SinkTransposes>();
       changed |= Run<MergeCommon>();
       if (!changed) return;
     }
@@ -52,6 +56,7 @@ void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager&
   pipeline.Run<WidenFloats>();     // first: every later rule sees float32 only
   LowerContrib(graph, passes);     // before stripping: their caches are inputs and outputs
   pipeline.Run<StripInference>();  // before inference: dims then follow from input_ids
+  const std::string logits = graph.outputs[0]->name;
   pipeline.Clean();
   if (pipeline.Run<BypassLastToken>()) pipeline.Clean();
   pipeline.Run<FuseExperts>();  // before Linear: their weights are stacked as the file stores them
@@ -61,7 +66,10 @@ void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager&
   pipeline.Run<FuseRotary>();
   pipeline.Clean();
   pipeline.Run<FuseAttention>();
+  pipeline.CleanAndSink();
+  pipeline.Run<CanonicalShapes>();  // last: masks are gone, what is left are reshapes
   pipeline.Clean();
+  if (graph.FindValue(logits) == nullptr) graph.Rename(graph.outputs[0], logits);
 }
 
 }  // namespace weir

@@ -176,8 +176,23 @@ bool SimplifySlice(Rewrite& r) {
   return r.Replace(r.builder.Op("Slice", inputs));
 }
 
+// Concat(Rotary(x[.., :d]), x[.., d:]) ==> Rotary(x): it copies the channels after the first d.
+bool RotaryOfPart(Rewrite& r) {
+  const Node* rotary = r.node.inputs.size() == 2 ? Made(r.in(0), "Rotary") : nullptr;
+  const Part first = rotary ? PartOf(rotary->in(0)) : Part{}, rest = PartOf(r.in(1));
+  if (!first || !rest || first.whole != rest.whole || first.step != 1 || rest.step != 1) return false;
+  const Value *x = first.whole, *cos = rotary->in(1);
+  const auto last = static_cast<int64_t>(x->shape.size()) - 1;
+  const bool covers = first.axis == last && rest.axis == last && r.node.attributes.Int("axis", 0) == last &&
+                      first.start == 0 && rest.start == first.length &&
+                      x->shape.back() == Dim(first.length + rest.length);
+  if (!covers || !cos->has_shape || !(cos->shape.back() * Dim(2) == Dim(first.length))) return false;
+  return r.Replace(r.builder.Op("Rotary", {first.whole, rotary->in(1), rotary->in(2)}, rotary->attributes));
+}
+
 bool SimplifyConcat(Rewrite& r) {
   if (r.node.inputs.size() == 1) return r.Replace(r.in(0));
+  if (RotaryOfPart(r)) return true;
   const auto axis = static_cast<size_t>(r.node.attributes.Int("axis", 0));
   std::vector<Value*> kept;
   for (Value* input : r.node.inputs) {
