@@ -12,7 +12,7 @@ struct Default {
   Attribute value;
 };
 
-const std::vector<Default>& DefaultsOf(const std::string& op) {
+const std::vector<Default>& DefaultsOf(const OpSchema& schema) {
   static const std::unordered_map<std::string, std::vector<Default>> table = {
       {"TopK", {{"largest", int64_t{1}}, {"sorted", int64_t{1}}}},
       {"Gemm", {{"alpha", 1.0}, {"beta", 1.0}, {"transA", int64_t{0}}, {"transB", int64_t{0}}}},
@@ -23,11 +23,14 @@ const std::vector<Default>& DefaultsOf(const std::string& op) {
       {"Cast", {{"saturate", int64_t{1}}}},
       {"ScatterND", {{"reduction", std::string("none")}}},
       {"ScatterElements", {{"reduction", std::string("none")}}},
+      {"ai.weir::Attention", {{"causal", int64_t{1}}, {"window", int64_t{0}}, {"softcap", 0.0}}},
+      {"ai.weir::Rotary", {{"input_interleaved", int64_t{0}}, {"output_interleaved", int64_t{0}}}},
+      {"ai.weir::Experts", {{"alpha", 1.0}, {"beta", 0.0}}},
   };
   static const std::vector<Default> reduce = {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}};
   static const std::vector<Default> none;
-  if (op.starts_with("Reduce")) return reduce;
-  const auto it = table.find(op);
+  if (schema.name.starts_with("Reduce")) return reduce;
+  const auto it = table.find((schema.domain.empty() ? "" : schema.domain + "::") + schema.name);
   return it == table.end() ? none : it->second;
 }
 
@@ -86,7 +89,7 @@ bool NormalizeAttributes(Graph& graph, Node& node) {
   changed |= NormalizeSplit(graph, node);
   // The selection is what matters; an order is always allowed.
   if (node.op() == "TopK") node.attributes.Erase("sorted");
-  for (const Default& item : DefaultsOf(node.op())) {
+  for (const Default& item : DefaultsOf(*node.schema)) {
     const Attribute* value = node.attributes.Find(item.name);
     if (value == nullptr || !Equal(*value, item.value)) continue;
     node.attributes.Erase(item.name);

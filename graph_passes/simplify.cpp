@@ -33,7 +33,8 @@ std::string Simplify::doc() const {
 
 bool Simplify::Run(Graph& graph, PassContext& context) {
   for (const auto& node : graph.nodes()) {
-    if (!node->schema->domain.empty() || node->out(0) == nullptr) continue;
+    const std::string& domain = node->schema->domain;
+    if ((!domain.empty() && domain != "ai.weir") || node->out(0) == nullptr) continue;
     bool changed = NormalizeAttributes(graph, *node);
     Rewrite rewrite(graph, *node);
     for (auto* find : {FindArithmeticRule, FindMovementRule}) {

@@ -45,10 +45,43 @@ bool UndoFlatTranspose(Rewrite& r) {
   return r.Replace(TransposeBy(r.builder, ReshapeTo(r.builder, x, unflat), perm));
 }
 
+bool KeepsLast(const Shape& a, const Shape& b) { return !a.empty() && !b.empty() && a.back() == b.back(); }
+
+Value* LinearOf(Rewrite& r, const Node& linear, Value* x) {
+  std::vector<Value*> inputs = linear.inputs;
+  inputs[0] = x;
+  return r.builder.Op("Linear", inputs, linear.attributes);
+}
+
+// Reshape(Linear(x), [-1, M]) ==> Linear(Reshape(x, [-1, K])): one reshape then serves all layers of x.
+bool ReshapeOfLinear(Rewrite& r) {
+  const Node* linear = Made(r.in(0), "Linear");
+  const bool only = linear && r.in(0)->uses.size() == 1 && !r.graph.IsOutput(r.in(0));
+  if (!only || !KeepsLast(r.in(0)->shape, r.out()->shape)) return false;
+  Value* x = linear->in(0);
+  if (!x->has_shape || !IsKnown(x->shape)) return false;
+  Shape shape = r.out()->shape;
+  shape.back() = x->shape.back();
+  return r.Replace(LinearOf(r, *linear, ReshapeTo(r.builder, x, shape)));
+}
+
+// Linear(Reshape(x, [.., K])) that is reshaped again ==> Reshape(Linear(x))
+bool SimplifyLinear(Rewrite& r) {
+  const Node* reshape = Made(r.in(0), "Reshape");
+  if (!reshape || !r.ShapesKnown() || r.graph.IsOutput(r.out())) return false;
+  Value* x = reshape->in(0);
+  if (!x->has_shape || !IsKnown(x->shape) || !KeepsLast(x->shape, r.in(0)->shape)) return false;
+  for (const Use& use : r.out()->uses) {
+    const bool again = Is(*use.node, "Reshape") && use.index == 0 && use.node->out()->has_shape;
+    if (!again || KeepsLast(r.out()->shape, use.node->out()->shape)) return false;
+  }
+  return !r.out()->uses.empty() && r.Replace(ReshapeTo(r.builder, LinearOf(r, r.node, x), r.out()->shape));
+}
+
 bool SimplifyReshape(Rewrite& r) {
   if (!r.ShapesKnown()) return false;
   if (Same(r.in(0)->shape, r.out()->shape)) return r.Replace(r.in(0));
-  if (UndoFlatTranspose(r)) return true;
+  if (UndoFlatTranspose(r) || ReshapeOfLinear(r)) return true;
   if (const Node* inner = Made(r.in(0), "Reshape")) {
     const bool known = inner->in(0)->has_shape && IsKnown(inner->in(0)->shape);
     const auto target = known ? ReshapeTarget(inner->in(0)->shape, r.out()->shape) : std::nullopt;
@@ -266,7 +299,7 @@ SimplifyRule FindMovementRule(const std::string& op) {
       {"Flatten", ReplaceByReshape},    {"Transpose", SimplifyTranspose}, {"Expand", SimplifyExpand},
       {"Tile", SimplifyTile},           {"Slice", SimplifySlice},        {"Concat", SimplifyConcat},
       {"Split", SimplifySplit},         {"ScatterND", SimplifyScatterND},
-      {"SplitToSequence", SimplifySplitToSequence},
+      {"SplitToSequence", SimplifySplitToSequence}, {"Linear", SimplifyLinear},
   };
   const auto it = rules.find(op);
   return it == rules.end() ? nullptr : it->second;
