@@ -9,12 +9,13 @@ namespace weir {
 // The scalars of one AdamW step, in double.
 struct AdamWStep {
   double beta1, beta2, epsilon;
-  double decay;              // 1 - learning_rate * weight_decay
-  double step_size;          // learning_rate / (1 - beta1^t)
-  double root_correction2;   // sqrt(1 - beta2^t)
+  double decay;             // 1 - learning_rate * weight_decay
+  double step_size;         // learning_rate / (1 - beta1^t)
+  double root_correction2;  // sqrt(1 - beta2^t)
 
   AdamWStep(const Attributes& attributes, double learning_rate, int64_t t)
-      : beta1(attributes.Float("beta1", 0.9)), beta2(attributes.Float("beta2", 0.999)),
+      : beta1(attributes.Float("beta1", 0.9)),
+        beta2(attributes.Float("beta2", 0.999)),
         epsilon(attributes.Float("epsilon", 1e-8)),
         decay(1 - learning_rate * attributes.Float("weight_decay", 0.01)),
         step_size(learning_rate / (1 - std::pow(beta1, static_cast<double>(t)))),

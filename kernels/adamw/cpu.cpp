@@ -19,7 +19,8 @@ void LaunchAdamW(KernelContext& c) {
                              .root_correction2 = static_cast<float>(s.root_correction2)};
   if (!std::isfinite(scalars.coefficient)) return;
   const float* gradient = c.inputs[1].data<float>();
-  float *p = c.outputs[0].data<float>(), *m = c.outputs[1].data<float>(), *v = c.outputs[2].data<float>();
+  float *p = c.outputs[0].data<float>(), *m = c.outputs[1].data<float>(),
+        *v = c.outputs[2].data<float>();
   ParallelFor(c.inputs[1].elements(), 1 << 14, [&](int64_t begin, int64_t end) {
     AdamWUpdate(scalars, gradient + begin, end - begin, p + begin, m + begin, v + begin);
   });

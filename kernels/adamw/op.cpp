@@ -12,7 +12,8 @@ void InferAdamW(InferContext& c) {
     if (!(beta >= 0 && beta < 1)) c.Fail(StrCat("C2: ", name, " is ", beta, ", expected [0,1)"));
   }
   for (const char* name : {"epsilon", "weight_decay"}) {
-    if (!(a.Float(name, 0) >= 0)) c.Fail(StrCat("C2: ", name, " is ", a.Float(name, 0), ", expected >= 0"));
+    if (!(a.Float(name, 0) >= 0))
+      c.Fail(StrCat("C2: ", name, " is ", a.Float(name, 0), ", expected >= 0"));
   }
   constexpr size_t kState[] = {0, 2, 3};
   for (size_t o = 0; o < 3; ++o) {
@@ -37,7 +38,8 @@ OpCase Case(std::string name, Dims dims, double learning_rate, int64_t step, dou
            {.kind = CaseInput::Kind::kFloats, .floats = {learning_rate}, .dtype = DType::kFloat64},
            {.kind = CaseInput::Kind::kInts, .ints = {step}},
            {.kind = CaseInput::Kind::kFloats, .floats = {coefficient}}},
-          std::move(attributes), 3};
+          std::move(attributes),
+          3};
 }
 
 std::vector<OpCase> AdamWCases() {
@@ -58,26 +60,30 @@ const OpSchema& AdamWSchema() {
       .name = "AdamW",
       .domain = "ai.weir",
       .doc =
-          "g = gradient * coefficient;  p = p * (1 - lr*weight_decay);  m = m + (1-beta1)*(g - m)\n"
-          "v = beta2*v + (1-beta2)*g^2;  p = p - lr/(1-beta1^t) * m / (sqrt(v)/sqrt(1-beta2^t) + epsilon)\n"
-          "inputs parameter, gradient accumulator, m, v (float32, one shape), learning_rate float64 scalar,\n"
-          "step t int64 scalar (1 = first), coefficient float32 scalar; outputs parameter', m', v' in place.\n"
-          "A coefficient that is not finite changes nothing. A zero gradient still steps: m and v decay, and\n"
-          "p moves by what is left of m and by its weight decay, as torch does for grad = 0 (not for None).\n"
-          "Attributes beta1 (0.9), beta2 (0.999), epsilon (1e-8), weight_decay (0.01).\n"
-          "float32 elementwise with explicit fused multiply-adds; scalars in double, then rounded once.\n"
-          "Deterministic: the same bits whatever the threads.\n"
-          "C1 one shape. C2 betas in [0,1), epsilon and weight_decay >= 0. C3 step >= 1. C4 learning_rate\n"
-          "finite and >= 0.\n"
-          "Cost: 16 flop and 28 bytes per element.  Source: Loshchilov & Hutter 2019, arXiv:1711.05101,\n"
-          "algorithm 2; torch.optim.AdamW.",
-      .min_inputs = 7, .max_inputs = 7, .min_outputs = 3, .max_outputs = 3,
+          R"(g = gradient * coefficient;  p = p * (1 - lr*weight_decay);  m = m + (1-beta1)*(g - m)
+v = beta2*v + (1-beta2)*g^2;  p = p - lr/(1-beta1^t) * m / (sqrt(v)/sqrt(1-beta2^t) + epsilon)
+inputs parameter, gradient accumulator, m, v (float32, one shape), learning_rate float64 scalar,
+step t int64 scalar (1 = first), coefficient float32 scalar; outputs parameter', m', v' in place.
+A coefficient that is not finite changes nothing. A zero gradient still steps: m and v decay, and
+p moves by what is left of m and by its weight decay, as torch does for grad = 0 (not for None).
+Attributes beta1 (0.9), beta2 (0.999), epsilon (1e-8), weight_decay (0.01).
+float32 elementwise with explicit fused multiply-adds; scalars in double, then rounded once.
+Deterministic: the same bits whatever the threads.
+C1 one shape. C2 betas in [0,1), epsilon and weight_decay >= 0. C3 step >= 1. C4 learning_rate
+finite and >= 0.
+Cost: 16 flop and 28 bytes per element.  Source: Loshchilov & Hutter 2019, arXiv:1711.05101,
+algorithm 2; torch.optim.AdamW.)",
+      .min_inputs = 7,
+      .max_inputs = 7,
+      .min_outputs = 3,
+      .max_outputs = 3,
       .infer = InferAdamW,
       WEIR_REFERENCE(AdamWReference),
-      .cost = [](const Node& n) {
-        const double count = static_cast<double>(NumElements(ToDims(n.in(0)->shape)));
-        return Cost{16 * count, 28 * count};
-      },
+      .cost =
+          [](const Node& n) {
+            const double count = static_cast<double>(NumElements(ToDims(n.in(0)->shape)));
+            return Cost{16 * count, 28 * count};
+          },
       .cases = AdamWCases,
       .aliases = {{0, 0}, {1, 2}, {2, 3}},
       .has_side_effect = true};

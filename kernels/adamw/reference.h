@@ -18,7 +18,8 @@ void AdamWReference(Eval<T>& e) {
       p.f[i] *= T(s.decay);
       m.f[i] += T(1 - s.beta1) * (g - m.f[i]);
       v.f[i] = T(s.beta2) * v.f[i] + T(1 - s.beta2) * g * g;
-      p.f[i] -= T(s.step_size) * m.f[i] / (std::sqrt(v.f[i]) / T(s.root_correction2) + T(s.epsilon));
+      p.f[i] -=
+          T(s.step_size) * m.f[i] / (std::sqrt(v.f[i]) / T(s.root_correction2) + T(s.epsilon));
     }
   }
   e.out[0] = std::move(p);

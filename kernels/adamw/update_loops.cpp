@@ -12,7 +12,8 @@ WEIR_VECTOR_CLONES void AdamWUpdate(const AdamWScalars& scalars, const float* gr
 #pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i) {
     const float g = gradient[i] * s.coefficient, step = g - m[i];
-    const float moment = from_m ? std::fma(s.one_minus_beta1, step, m[i]) : std::fma(-s.beta1, step, g);
+    const float moment =
+        from_m ? std::fma(s.one_minus_beta1, step, m[i]) : std::fma(-s.beta1, step, g);
     const float square = std::fma(s.one_minus_beta2 * g, g, s.beta2 * v[i]);
     const float denominator = std::sqrt(square) / s.root_correction2 + s.epsilon;
     m[i] = moment;

@@ -32,7 +32,8 @@ void ComputeDelta(const Backward& g) {
 }
 
 // Adds one tile's share of the wanted gradients.
-void BackwardTile(const Backward& g, int64_t b, int64_t h, const AttentionTile& tile, Target target) {
+void BackwardTile(const Backward& g, int64_t b, int64_t h, const AttentionTile& tile,
+                  Target target) {
   const AttentionConfig& c = g.config;
   const int64_t rows = tile.i.size(), columns = tile.j.size(), kv = h / c.group();
   const int64_t q_stride = c.q_heads * c.d, k_stride = c.kv_heads * c.d;
@@ -65,17 +66,20 @@ void BackwardTile(const Backward& g, int64_t b, int64_t h, const AttentionTile& 
   }
 }
 
-// One kv head: dk and dv sum over (head of the group, query tile), dq over key tiles, both in order.
+// One kv head: dk and dv sum over (head of the group, query tile), dq over key tiles, both in
+// order.
 void BackwardKeys(const Backward& g, int64_t b, int64_t kv, int64_t key_tile, Target target) {
   const AttentionConfig& c = g.config;
   const Span j = KeyTile(c, key_tile), tiles = QueryTiles(c, j);
   for (int64_t h = kv * c.group(); h < (kv + 1) * c.group(); ++h) {
-    for (int64_t t = tiles.begin; t < tiles.end; ++t) BackwardTile(g, b, h, {QueryTile(c, t), j}, target);
+    for (int64_t t = tiles.begin; t < tiles.end; ++t)
+      BackwardTile(g, b, h, {QueryTile(c, t), j}, target);
   }
 }
 
-// With a kv head per thread one sweep makes everything. With fewer heads than threads a second sweep
-// makes dq: the tiles are computed twice, spread over all threads; every sum keeps its order and bits.
+// With a kv head per thread one sweep makes everything. With fewer heads than threads a second
+// sweep makes dq: the tiles are computed twice, spread over all threads; every sum keeps its order
+// and bits.
 void BackwardTiles(const Backward& g) {
   const AttentionConfig& c = g.config;
   const int64_t heads = c.batch * c.kv_heads, key_tiles = DivCeil(c.sequence, kKeyTile);
@@ -116,7 +120,8 @@ void SinkGradient(const Backward& g, bool accumulate, float* dsinks) {
       for (int64_t b = 0; b < c.batch; ++b) {
         for (int64_t i = 0; i < c.sequence; ++i) {
           const int64_t at = c.Lse(b, h, i);
-          sum -= static_cast<double>(std::exp(g.sinks[h] - g.lse[at])) * static_cast<double>(g.delta[at]);
+          sum -= static_cast<double>(std::exp(g.sinks[h] - g.lse[at])) *
+                 static_cast<double>(g.delta[at]);
         }
       }
       dsinks[h] = (accumulate ? dsinks[h] : 0.0f) + static_cast<float>(sum);
@@ -125,7 +130,8 @@ void SinkGradient(const Backward& g, bool accumulate, float* dsinks) {
 }
 
 void Clear(const Tensor& tensor) {
-  if (tensor.size_bytes() > 0) std::memset(tensor.bytes, 0, static_cast<size_t>(tensor.size_bytes()));
+  if (tensor.size_bytes() > 0)
+    std::memset(tensor.bytes, 0, static_cast<size_t>(tensor.size_bytes()));
 }
 
 void LaunchAttentionGradient(KernelContext& c) {
@@ -152,8 +158,7 @@ void LaunchAttentionGradient(KernelContext& c) {
 
 const Kernel& AttentionGradientCpuKernel() {
   static const Kernel kernel{
-      .launch = LaunchAttentionGradient,
-      .workspace_bytes = [](const Node& node) {
+      .launch = LaunchAttentionGradient, .workspace_bytes = [](const Node& node) {
         return BytesOf(DType::kFloat32, NumElements(ToDims(node.in(4)->shape)));
       }};
   return kernel;

@@ -63,7 +63,8 @@ void ForwardQueries(const Forward& g, int64_t b, int64_t h, Span i) {
   const AttentionConfig& c = g.config;
   alignas(64) float scores[kQueryTile * kKeyTile];
   RunningSoftmax state;
-  std::fill_n(state.top, kQueryTile, g.sinks ? g.sinks[h] : -std::numeric_limits<float>::infinity());
+  std::fill_n(state.top, kQueryTile,
+              g.sinks ? g.sinks[h] : -std::numeric_limits<float>::infinity());
   std::fill_n(state.sum, kQueryTile, g.sinks ? 1.0f : 0.0f);
   float* y = g.y + c.Y(b, i.begin, h);
   const int64_t y_stride = c.q_heads * c.dv;
@@ -73,8 +74,9 @@ void ForwardQueries(const Forward& g, int64_t b, int64_t h, Span i) {
     const AttentionTile tile{i, KeyTile(c, t)};
     TileScores(c, g.q, g.k, b, h, tile, scores);
     Exponentiate(c, tile, scores, state, y);
-    Sgemm(i.size(), c.dv, tile.j.size(), scores, kKeyTile, g.v + c.V(b, tile.j.begin, h / c.group()),
-          c.kv_heads * c.dv, y, y_stride, {.accumulate = true});
+    Sgemm(i.size(), c.dv, tile.j.size(), scores, kKeyTile,
+          g.v + c.V(b, tile.j.begin, h / c.group()), c.kv_heads * c.dv, y, y_stride,
+          {.accumulate = true});
   }
   for (int64_t row = 0; row < i.size(); ++row) {
     CopyScaled(y + row * y_stride, c.dv, 1 / state.sum[row], y + row * y_stride);

@@ -16,7 +16,9 @@ void InferAttention(InferContext& c) {
   if (a.Float("softcap", 0) < 0) c.Fail("C5: softcap must not be negative; 0 means none");
   if (!c.HasShape(0) || !c.HasShape(1) || !c.HasShape(2)) return;
   const Shape &q = c.shape(0), &k = c.shape(1), &v = c.shape(2);
-  const auto all = [&] { return StrCat("q ", ToString(q), ", k ", ToString(k), ", v ", ToString(v)); };
+  const auto all = [&] {
+    return StrCat("q ", ToString(q), ", k ", ToString(k), ", v ", ToString(v));
+  };
   if (q.size() != 4 || k.size() != 4 || v.size() != 4) {
     c.Fail(StrCat("C1: q, k, v must be [batch,sequence,heads,channels]; got ", all()));
   }
@@ -29,7 +31,8 @@ void InferAttention(InferContext& c) {
     c.Fail(StrCat("C3: query heads must be a multiple of kv heads; got ", all()));
   }
   if (c.HasShape(3) && (c.shape(3).size() != 1 || Differ(c.shape(3)[0], q[2]))) {
-    c.Fail(StrCat("C6: sinks ", ToString(c.shape(3)), " must hold one value per query head; ", all()));
+    c.Fail(
+        StrCat("C6: sinks ", ToString(c.shape(3)), " must hold one value per query head; ", all()));
   }
   c.SetOutput(0, c.in(0)->dtype, {q[0], q[1], q[2], v[3]});
   c.SetOutput(1, DType::kFloat32, {q[0], q[2], q[1]});
@@ -63,7 +66,8 @@ Cost AttentionCost(const Node& n) {
   const Dims q = ToDims(n.in(0)->shape), k = ToDims(n.in(1)->shape), v = ToDims(n.in(2)->shape);
   const AttentionConfig c(n.attributes, q, k, v);
   double pairs = 0;
-  for (int64_t i = 0; i < c.sequence; ++i) pairs += static_cast<double>(c.EndKey(i) - c.FirstKey(i));
+  for (int64_t i = 0; i < c.sequence; ++i)
+    pairs += static_cast<double>(c.EndKey(i) - c.FirstKey(i));
   const double rows = static_cast<double>(c.batch * c.q_heads);
   const double values = static_cast<double>(NumElements(q) + NumElements(k) + NumElements(v)) +
                         rows * static_cast<double>(c.sequence * c.dv);
@@ -80,7 +84,9 @@ OpCase Case(std::string name, CaseShape s, Attributes attributes = {}, bool sink
                  {{.dims = {s.batch, s.sequence, s.q_heads, s.d}},
                   {.dims = {s.batch, s.sequence, s.kv_heads, s.d}},
                   {.dims = {s.batch, s.sequence, s.kv_heads, s.dv}}},
-                 std::move(attributes), outputs, outputs == 1};
+                 std::move(attributes),
+                 outputs,
+                 outputs == 1};
   if (sinks) op_case.in.push_back({.dims = {s.q_heads}});
   return op_case;
 }
@@ -113,18 +119,21 @@ const OpSchema& AttentionSchema() {
       .name = "Attention",
       .domain = "ai.weir",
       .doc =
-          "s[j] = scale * q[b,i,h,:] . k[b,j,h/(Hq/Hk),:];  s = softcap * tanh(s / softcap) if softcap > 0\n"
-          "keys: j <= i if causal (1), i - window < j if window > 0 (0 = none);  lse = log(sum_j exp(s[j])\n"
-          "[+ exp(sinks[h])]);  y[b,i,h,:] = sum_j exp(s[j] - lse) * v[b,j,h/(Hq/Hk),:]\n"
-          "q [B,S,Hq,D], k [B,S,Hk,D], v [B,S,Hk,Dv], sinks? [Hq]; y [B,S,Hq,Dv]; attribute scale\n"
-          "(default 1/sqrt(D)). Output 1 (optional) lse [B,Hq,S] float32, saved for backward.\n"
-          "Accumulates in float32 over key tiles in order with a running maximum; O(S) memory.\n"
-          "Deterministic: the same bits whatever the number of threads.\n"
-          "C1 rank 4. C2 batch, sequence, kv heads, q/k channels agree. C3 Hq a multiple of Hk.\n"
-          "C4 window >= 0 and only with causal. C5 softcap >= 0. C6 sinks [Hq].\n"
-          "Cost: 2*pairs*(D+Dv) flop.  Source: Vaswani et al. 2017, arXiv:1706.03762, eq. (1); tiles:\n"
-          "Dao 2023, arXiv:2307.08691.",
-      .min_inputs = 3, .max_inputs = 4, .min_outputs = 1, .max_outputs = 2,
+          R"(s[j] = scale * q[b,i,h,:] . k[b,j,h/(Hq/Hk),:];  s = softcap * tanh(s / softcap) if softcap > 0
+keys: j <= i if causal (1), i - window < j if window > 0 (0 = none);  lse = log(sum_j exp(s[j])
+[+ exp(sinks[h])]);  y[b,i,h,:] = sum_j exp(s[j] - lse) * v[b,j,h/(Hq/Hk),:]
+q [B,S,Hq,D], k [B,S,Hk,D], v [B,S,Hk,Dv], sinks? [Hq]; y [B,S,Hq,Dv]; attribute scale
+(default 1/sqrt(D)). Output 1 (optional) lse [B,Hq,S] float32, saved for backward.
+Accumulates in float32 over key tiles in order with a running maximum; O(S) memory.
+Deterministic: the same bits whatever the number of threads.
+C1 rank 4. C2 batch, sequence, kv heads, q/k channels agree. C3 Hq a multiple of Hk.
+C4 window >= 0 and only with causal. C5 softcap >= 0. C6 sinks [Hq].
+Cost: 2*pairs*(D+Dv) flop.  Source: Vaswani et al. 2017, arXiv:1706.03762, eq. (1); tiles:
+Dao 2023, arXiv:2307.08691.)",
+      .min_inputs = 3,
+      .max_inputs = 4,
+      .min_outputs = 1,
+      .max_outputs = 2,
       .infer = InferAttention,
       WEIR_REFERENCE(AttentionReference),
       .gradient = AttentionGradient,
@@ -137,22 +146,25 @@ const OpSchema& AttentionGradientSchema() {
   static const OpSchema schema{
       .name = "AttentionGradient",
       .domain = "ai.weir",
-      .doc =
-          "p = exp(s - lse), delta = dy . y, ds = p * (dy . v - delta) * (1 - (s/softcap)^2)\n"
-          "dq (=) scale * sum_j ds k, dk (=) scale * sum_i ds q, dv (=) sum_i p dy,\n"
-          "dsinks (+)= -sum_{b,i} exp(sink - lse) * delta\n"
-          "inputs q, k, v, y, lse, dy, sinks?, dsinks accumulator?; outputs dq, dk, dv, dsinks?; attributes\n"
-          "as Attention. With an accumulator, dsinks is that buffer and is added to (+=).\n"
-          "Recomputes p by tiles; O(S) memory. Accumulates in float32: dk and dv over the heads of the\n"
-          "group, then query tiles, in order; dq over key tiles in order. Deterministic for any threads.\n"
-          "Cost: 2.5 forward.  Source: Dao 2023, arXiv:2307.08691.",
-      .min_inputs = 6, .max_inputs = 8, .min_outputs = 3, .max_outputs = 4,
+      .doc = R"(p = exp(s - lse), delta = dy . y, ds = p * (dy . v - delta) * (1 - (s/softcap)^2)
+dq (=) scale * sum_j ds k, dk (=) scale * sum_i ds q, dv (=) sum_i p dy,
+dsinks (+)= -sum_{b,i} exp(sink - lse) * delta
+inputs q, k, v, y, lse, dy, sinks?, dsinks accumulator?; outputs dq, dk, dv, dsinks?; attributes
+as Attention. With an accumulator, dsinks is that buffer and is added to (+=).
+Recomputes p by tiles; O(S) memory. Accumulates in float32: dk and dv over the heads of the
+group, then query tiles, in order; dq over key tiles in order. Deterministic for any threads.
+Cost: 2.5 forward.  Source: Dao 2023, arXiv:2307.08691.)",
+      .min_inputs = 6,
+      .max_inputs = 8,
+      .min_outputs = 3,
+      .max_outputs = 4,
       .infer = InferAttentionGradient,
       WEIR_REFERENCE(AttentionGradientReference),
-      .cost = [](const Node& n) {
-        const Cost forward = AttentionCost(n);
-        return Cost{2.5 * forward.flops, 2 * forward.bytes};
-      },
+      .cost =
+          [](const Node& n) {
+            const Cost forward = AttentionCost(n);
+            return Cost{2.5 * forward.flops, 2 * forward.bytes};
+          },
       .aliases = {{3, 7}}};
   return schema;
 }

@@ -55,7 +55,8 @@ template <class T>
 void AttentionGradientReference(Eval<T>& e) {
   const Array<T>&q = e.x(0), &k = e.x(1), &v = e.x(2), &y = e.x(3), &lse = e.x(4), &dy = e.x(5);
   const AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
-  Array<T> dq = Array<T>::Floats(q.dims), dk = Array<T>::Floats(k.dims), dv = Array<T>::Floats(v.dims);
+  Array<T> dq = Array<T>::Floats(q.dims), dk = Array<T>::Floats(k.dims),
+           dv = Array<T>::Floats(v.dims);
   Array<T> dsinks = Array<T>::Floats({c.q_heads});
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {

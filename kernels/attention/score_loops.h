@@ -10,7 +10,8 @@ void CapScores(float* x, int64_t count, float scale, float softcap);
 struct ScoreGradientRow {
   float lse, delta, scale, softcap;  // softcap 0 = none
 };
-// scores -> p = exp(s - lse);  dp -> ds = p * (dp - delta) * (1 - (s / softcap)^2) * scale, in place.
+// scores -> p = exp(s - lse);  dp -> ds = p * (dp - delta) * (1 - (s / softcap)^2) * scale, in
+// place.
 void ScoreGradient(const ScoreGradientRow& row, int64_t count, float* scores, float* dp);
 
 }  // namespace weir

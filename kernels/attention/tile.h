@@ -39,7 +39,9 @@ inline Span QueryTiles(const AttentionConfig& c, Span j) {
 }
 
 // 0, n-1, 1, n-2, ...: contiguous shares of a causal sequence of tiles then cost about the same.
-inline int64_t Folded(int64_t index, int64_t n) { return index % 2 == 0 ? index / 2 : n - 1 - index / 2; }
+inline int64_t Folded(int64_t index, int64_t n) {
+  return index % 2 == 0 ? index / 2 : n - 1 - index / 2;
+}
 
 // scores[row][column] = capped scaled q . k where visible, 0 elsewhere.
 void TileScores(const AttentionConfig& c, const float* q, const float* k, int64_t b, int64_t h,

@@ -7,8 +7,8 @@
 namespace weir {
 
 // Runs body(slot, task) for every task; tasks of one slot run one after another, so a slot may own
-// buffers. Which slot runs a task is a matter of timing: a task's bits must not depend on it. A single
-// task runs outside the pool and may use it itself.
+// buffers. Which slot runs a task is a matter of timing: a task's bits must not depend on it. A
+// single task runs outside the pool and may use it itself.
 template <class Body>
 void ForEachTask(int64_t tasks, int64_t slots, const Body& body) {
   std::atomic<int64_t> next{0};

@@ -77,7 +77,8 @@ WEIR_VECTOR_CLONES float Dot(const float* a, const float* b, int64_t count) {
       partial[lane] = std::fma(a[i + lane], b[i + lane], partial[lane]);
     }
   }
-  for (int64_t lane = 0; i < count; ++i, ++lane) partial[lane] = std::fma(a[i], b[i], partial[lane]);
+  for (int64_t lane = 0; i < count; ++i, ++lane)
+    partial[lane] = std::fma(a[i], b[i], partial[lane]);
   return Fold(partial);
 }
 

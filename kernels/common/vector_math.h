@@ -4,13 +4,14 @@
 #include <cstdint>
 
 // Branch-free float32 functions that a compiler turns into vector code. Meant for files named
-// *_loops.cpp, which are compiled for that; the bits are the same whatever the instruction set. Such a
-// file keeps an inner loop over lanes whole with "#pragma GCC unroll 1": unrolled too early, it is left
-// scalar.
+// *_loops.cpp, which are compiled for that; the bits are the same whatever the instruction set.
+// Such a file keeps an inner loop over lanes whole with "#pragma GCC unroll 1": unrolled too early,
+// it is left scalar.
 namespace weir::vector_math {
 
 // Clones of one function per instruction set, chosen at load time.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_ADDRESS__)
 #define WEIR_VECTOR_CLONES \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -24,7 +25,8 @@ inline constexpr int64_t kLanes = 16;
 inline float Exp(float x) {
   x = x > 89.0f ? 89.0f : x;
   x = x < -105.0f ? -105.0f : x;
-  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  constexpr float kRound =
+      12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   const float shifted = std::fma(x, 1.44269504f, kRound);
   const float n = shifted - kRound;
   float r = std::fma(n, -0.693147182f, x);

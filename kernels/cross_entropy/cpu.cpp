@@ -50,7 +50,8 @@ void LaunchCrossEntropy(KernelContext& c) {
 }
 
 int64_t CrossEntropyWorkspace(const Node& node) {
-  return node.out(1) != nullptr ? 0 : BytesOf(DType::kFloat32, NumElements(ToDims(node.in(1)->shape)));
+  return node.out(1) != nullptr ? 0
+                                : BytesOf(DType::kFloat32, NumElements(ToDims(node.in(1)->shape)));
 }
 
 // In place is fine: a row's label and lse are read before the row is written, and no other row's.
@@ -80,7 +81,8 @@ void LaunchCrossEntropyGradient(KernelContext& c) {
 }  // namespace
 
 const Kernel& CrossEntropyCpuKernel() {
-  static const Kernel kernel{.launch = LaunchCrossEntropy, .workspace_bytes = CrossEntropyWorkspace};
+  static const Kernel kernel{.launch = LaunchCrossEntropy,
+                             .workspace_bytes = CrossEntropyWorkspace};
   return kernel;
 }
 

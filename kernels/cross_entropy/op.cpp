@@ -51,7 +51,9 @@ OpCase Case(std::string name, Dims logits, std::vector<int64_t> labels, Attribut
           {{.dims = std::move(logits)},
            {.kind = CaseInput::Kind::kInts, .dims = std::move(tokens), .ints = std::move(labels)},
            {.kind = CaseInput::Kind::kFloats, .floats = {0.125}}},
-          std::move(attributes), outputs, outputs == 1};
+          std::move(attributes),
+          outputs,
+          outputs == 1};
 }
 
 std::vector<OpCase> CrossEntropyCases() {
@@ -74,17 +76,20 @@ const OpSchema& CrossEntropySchema() {
       .name = "CrossEntropy",
       .domain = "ai.weir",
       .doc =
-          "lse[n] = log(sum_v exp(logits[n,v]));  loss = loss_scale * sum over labels[n] != ignore_index of\n"
-          "(lse[n] - logits[n,labels[n]])\n"
-          "logits [...,V] float, labels [...] int64, loss_scale float32 scalar; loss float64 scalar; output 1\n"
-          "(optional) lse [...] float32, saved for backward; attribute ignore_index (-100). All labels\n"
-          "ignored: loss 0.\n"
-          "Per token (max, sum) of each vocabulary leaf of 2048 columns in float32, combined in leaf order;\n"
-          "tokens summed in float64 in order. Deterministic for any threads.\n"
-          "C1 V >= 1. C2 labels int64, shaped as logits without the last axis. C3 every label in [0,V) or\n"
-          "ignore_index, else an error with position and value.\n"
-          "Cost: 4NV flop, one read of logits.  Source: torch.nn.functional.cross_entropy (reduction sum).",
-      .min_inputs = 3, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
+          R"(lse[n] = log(sum_v exp(logits[n,v]));  loss = loss_scale * sum over labels[n] != ignore_index of
+(lse[n] - logits[n,labels[n]])
+logits [...,V] float, labels [...] int64, loss_scale float32 scalar; loss float64 scalar; output 1
+(optional) lse [...] float32, saved for backward; attribute ignore_index (-100). All labels
+ignored: loss 0.
+Per token (max, sum) of each vocabulary leaf of 2048 columns in float32, combined in leaf order;
+tokens summed in float64 in order. Deterministic for any threads.
+C1 V >= 1. C2 labels int64, shaped as logits without the last axis. C3 every label in [0,V) or
+ignore_index, else an error with position and value.
+Cost: 4NV flop, one read of logits.  Source: torch.nn.functional.cross_entropy (reduction sum).)",
+      .min_inputs = 3,
+      .max_inputs = 3,
+      .min_outputs = 1,
+      .max_outputs = 2,
       .infer = InferCrossEntropy,
       WEIR_REFERENCE(CrossEntropyReference),
       .gradient = CrossEntropyGradient,
@@ -99,15 +104,19 @@ const OpSchema& CrossEntropyGradientSchema() {
       .name = "CrossEntropyGradient",
       .domain = "ai.weir",
       .doc =
-          "dlogits[n,v] (=) (exp(logits[n,v] - lse[n]) - [v = labels[n]]) * loss_scale * dloss, 0 where\n"
-          "labels[n] = ignore_index\n"
-          "inputs logits, labels, lse, loss_scale, dloss float32 scalar; output dlogits like logits, which it\n"
-          "may overwrite. float32 elementwise; deterministic.\n"
-          "Cost: 3NV flop, one read and one write of logits.  Source: derivative of CrossEntropy.",
-      .min_inputs = 5, .max_inputs = 5,
+          R"(dlogits[n,v] (=) (exp(logits[n,v] - lse[n]) - [v = labels[n]]) * loss_scale * dloss, 0 where
+labels[n] = ignore_index
+inputs logits, labels, lse, loss_scale, dloss float32 scalar; output dlogits like logits, which it
+may overwrite. float32 elementwise; deterministic.
+Cost: 3NV flop, one read and one write of logits.  Source: derivative of CrossEntropy.)",
+      .min_inputs = 5,
+      .max_inputs = 5,
       .infer = InferCrossEntropyGradient,
       WEIR_REFERENCE(CrossEntropyGradientReference),
-      .cost = [](const Node& n) { return Cost{CrossEntropyCost(n).flops, 2 * CrossEntropyCost(n).bytes}; },
+      .cost =
+          [](const Node& n) {
+            return Cost{CrossEntropyCost(n).flops, 2 * CrossEntropyCost(n).bytes};
+          },
       .elementwise = true};
   return schema;
 }

@@ -19,7 +19,8 @@ ExpertActivation::ExpertActivation(const Attributes& attributes)
     : kind(KindOf(attributes.String("activation", "swiglu"))),
       alpha(static_cast<float>(attributes.Float("alpha", 1))),
       beta(static_cast<float>(attributes.Float("beta", 0))),
-      limit(static_cast<float>(attributes.Float("limit", std::numeric_limits<double>::infinity()))) {
+      limit(
+          static_cast<float>(attributes.Float("limit", std::numeric_limits<double>::infinity()))) {
   if (attributes.String("activation", "swiglu") == "silu") alpha = 1;
 }
 

@@ -40,10 +40,10 @@ std::pair<T, T> Activate(const ExpertActivation& act, const T& g) {
     case GateActivation::kGeluTanh: {
       const T t = std::tanh(T(0.7978845608028654) * (g + T(0.044715) * g * g * g));
       const T slope = T(0.7978845608028654) * (T(1) + T(3 * 0.044715) * g * g);
-      return {T(0.5) * g * (T(1) + t),
-              T(0.5) * (T(1) + t) + T(0.5) * g * (T(1) - t * t) * slope};
+      return {T(0.5) * g * (T(1) + t), T(0.5) * (T(1) + t) + T(0.5) * g * (T(1) - t * t) * slope};
     }
-    case GateActivation::kRelu: return Real(g) > 0 ? std::pair{g, T(1)} : std::pair{T(0), T(0)};
+    case GateActivation::kRelu:
+      return Real(g) > 0 ? std::pair{g, T(1)} : std::pair{T(0), T(0)};
     default: {
       const T s = T(1) / (T(1) + std::exp(-T(act.alpha) * g));
       return {g * s, s * (T(1) + T(act.alpha) * g * (T(1) - s))};

@@ -46,7 +46,8 @@ template <GateActivation kKind>
 
 template <GateActivation kKind>
 [[gnu::always_inline]] inline void BackwardRow(const ExpertActivation& act, float* gate_up,
-                                               int64_t width, float weight, const float* da, float* a) {
+                                               int64_t width, float weight, const float* da,
+                                               float* a) {
   const float alpha = act.alpha, beta = act.beta, limit = act.limit;
 #pragma GCC ivdep
   for (int64_t j = 0; j < width; ++j) {
@@ -67,10 +68,12 @@ WEIR_VECTOR_CLONES void GatedForwardRow(const ExpertActivation& act, const float
   switch (act.kind) {
     case GateActivation::kSwiglu:
       return ForwardRow<GateActivation::kSwiglu>(act, gate_up, width, a);
-    case GateActivation::kGelu: return ForwardRow<GateActivation::kGelu>(act, gate_up, width, a);
+    case GateActivation::kGelu:
+      return ForwardRow<GateActivation::kGelu>(act, gate_up, width, a);
     case GateActivation::kGeluTanh:
       return ForwardRow<GateActivation::kGeluTanh>(act, gate_up, width, a);
-    case GateActivation::kRelu: return ForwardRow<GateActivation::kRelu>(act, gate_up, width, a);
+    case GateActivation::kRelu:
+      return ForwardRow<GateActivation::kRelu>(act, gate_up, width, a);
   }
 }
 

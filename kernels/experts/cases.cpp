@@ -16,8 +16,8 @@ std::vector<int64_t> Routes(const CaseShape& s, int64_t stride, int64_t experts)
   return ids;
 }
 
-OpCase Case(std::string name, const CaseShape& s, std::vector<int64_t> ids, Attributes attributes = {},
-            bool bias = false) {
+OpCase Case(std::string name, const CaseShape& s, std::vector<int64_t> ids,
+            Attributes attributes = {}, bool bias = false) {
   OpCase op_case{std::move(name),
                  {{.dims = {s.n, s.h}},
                   {.kind = CaseInput::Kind::kInts, .dims = {s.n, s.k}, .ints = std::move(ids)},

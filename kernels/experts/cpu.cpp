@@ -8,10 +8,13 @@
 namespace weir {
 
 ExpertsInputs::ExpertsInputs(const KernelContext& c)
-    : x(c.inputs[0].data<float>()), weights(c.inputs[2].data<float>()),
-      gate_up(c.inputs[3].data<float>()), down(c.inputs[4].data<float>()),
+    : x(c.inputs[0].data<float>()),
+      weights(c.inputs[2].data<float>()),
+      gate_up(c.inputs[3].data<float>()),
+      down(c.inputs[4].data<float>()),
       gate_up_bias(c.has(5) ? c.inputs[5].data<float>() : nullptr),
-      down_bias(c.has(6) ? c.inputs[6].data<float>() : nullptr), ids(c.inputs[1].data<int64_t>()) {}
+      down_bias(c.has(6) ? c.inputs[6].data<float>() : nullptr),
+      ids(c.inputs[1].data<int64_t>()) {}
 
 void GatherRows(const ExpertsShape& s, const ChunkRouting& routing, const RowBlock& block,
                 const float* tokens, float* out) {

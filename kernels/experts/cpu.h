@@ -24,7 +24,8 @@ struct ExpertsInputs {
 // out[r] = the token's row of `tokens` [N,H] for every row r of the block.
 void GatherRows(const ExpertsShape& s, const ChunkRouting& routing, const RowBlock& block,
                 const float* tokens, float* out);
-// out[token] = sum over slots in order of [weights[token,slot] *] home[row], for the chunk's tokens.
+// out[token] = sum over slots in order of [weights[token,slot] *] home[row], for the chunk's
+// tokens.
 void FoldSlots(const ExpertsShape& s, const ChunkRouting& routing, const float* home,
                const float* weights, float* out);
 

@@ -8,7 +8,7 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kBatchRows = 1024;                 // rows whose intermediates live at once
+constexpr int64_t kBatchRows = 1024;                    // rows whose intermediates live at once
 constexpr int64_t kTileRows = 64, kTileColumns = 1024;  // of a weight gradient: one task, 256 KiB
 
 // Whole units only: a unit longer than kBatchRows makes its own batch.
@@ -18,7 +18,8 @@ int64_t BatchRows(const ExpertsShape& s) {
 }
 
 struct Gradients {
-  float *dx, *dweights, *dgate_up, *ddown, *dgate_up_bias, *ddown_bias;  // the last four may be null
+  float *dx, *dweights, *dgate_up, *ddown, *dgate_up_bias,
+      *ddown_bias;  // the last four may be null
 };
 
 struct Workspace {
@@ -88,14 +89,19 @@ class Backward {
 };
 
 Backward::Backward(KernelContext& c)
-    : s_(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims), act_(c.attributes()),
-      in_(c), dy_(c.inputs[7].data<float>()), layout_(c.workspace.data()), w_(s_, layout_) {
+    : s_(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims),
+      act_(c.attributes()),
+      in_(c),
+      dy_(c.inputs[7].data<float>()),
+      layout_(c.workspace.data()),
+      w_(s_, layout_) {
   const auto output = [&](size_t i) {
     return i < c.outputs.size() && c.outputs[i] ? c.outputs[i].data<float>() : nullptr;
   };
   out_ = {output(0), output(1), output(2), output(3), output(4), output(5)};
   for (size_t i = 2; i < c.outputs.size(); ++i) {
-    if (output(i) != nullptr && !c.has(i + 6)) std::fill_n(output(i), c.outputs[i].elements(), 0.0f);
+    if (output(i) != nullptr && !c.has(i + 6))
+      std::fill_n(output(i), c.outputs[i].elements(), 0.0f);
   }
   const int64_t rest = std::ssize(c.workspace) - layout_.bytes();
   slot_count_ = rest / (SlotFloats(s_) * static_cast<int64_t>(sizeof(float)));
@@ -134,7 +140,8 @@ int64_t Backward::EndOfBatch(int64_t begin) const {
 
 // Recomputes a block's forward and makes its dweights, home rows of dx, and what dW needs.
 void Backward::BackwardRows(int64_t batch, const RowBlock& block) {
-  const int64_t rows = block.size(), e = block.expert, first = block.begin - batch, width = 2 * s_.i;
+  const int64_t rows = block.size(), e = block.expert, first = block.begin - batch,
+                width = 2 * s_.i;
   float *x = w_.x + first * s_.h, *dy = w_.dy + first * s_.h, *gate_up = w_.gate_up + first * width;
   float *a = w_.a + first * s_.i, *da = w_.da + first * s_.i;
   const float *gate_up_weight = in_.gate_up + e * width * s_.h, *down = in_.down + e * s_.h * s_.i;
@@ -153,14 +160,14 @@ void Backward::BackwardRows(int64_t batch, const RowBlock& block) {
     out_.dweights[route] = Dot(a_row, da_row, s_.i) + (bias ? Dot(dy_row, bias, s_.h) : 0.0f);
     CopyScaled(dy_row, s_.h, weight, dy_row);
   }
-  Sgemm(rows, s_.h, width, gate_up, width, gate_up_weight, s_.h, w_.home + block.begin * s_.h, s_.h);
+  Sgemm(rows, s_.h, width, gate_up, width, gate_up_weight, s_.h, w_.home + block.begin * s_.h,
+        s_.h);
 }
 
 // blocks[0, experts): each expert's rows of the batch.
 void Backward::WeightGradients(int64_t batch, int64_t experts) {
-  const Product products[] = {
-      {w_.gate_up, w_.x, 2 * s_.i, s_.h, out_.dgate_up, out_.dgate_up_bias},
-      {w_.dy, w_.a, s_.h, s_.i, out_.ddown, out_.ddown_bias}};
+  const Product products[] = {{w_.gate_up, w_.x, 2 * s_.i, s_.h, out_.dgate_up, out_.dgate_up_bias},
+                              {w_.dy, w_.a, s_.h, s_.i, out_.ddown, out_.ddown_bias}};
   const int64_t per_expert = products[0].Tasks() + products[1].Tasks();
   ForEachTask(experts * per_expert, slot_count_, [&](int64_t slot, int64_t task) {
     const RowBlock& rows = w_.blocks[task / per_expert];
@@ -177,12 +184,14 @@ void Backward::WeightGradients(int64_t batch, int64_t experts) {
   });
 }
 
-// Each unit from zero, then added: one chain per unit when it is short enough for Sgemm to add itself.
+// Each unit from zero, then added: one chain per unit when it is short enough for Sgemm to add
+// itself.
 void Backward::AddTile(const Product& p, const RowBlock& rows, int64_t batch, int64_t tile,
                        float* partial) {
   const int64_t across = DivCeil(p.inputs, kTileColumns);
   const int64_t i = tile / across * kTileRows, j = tile % across * kTileColumns;
-  const int64_t height = std::min(kTileRows, p.outputs - i), width = std::min(kTileColumns, p.inputs - j);
+  const int64_t height = std::min(kTileRows, p.outputs - i),
+                width = std::min(kTileColumns, p.inputs - j);
   float* c = p.weight + (rows.expert * p.outputs + i) * p.inputs + j;
   for (int64_t row = rows.begin, end; row < rows.end; row = end) {
     end = w_.routing.UnitEnd(row, rows.end);
@@ -192,7 +201,8 @@ void Backward::AddTile(const Product& p, const RowBlock& rows, int64_t batch, in
             {.transpose_a = true, .accumulate = true});
       continue;
     }
-    Sgemm(height, width, end - row, dy, p.outputs, x, p.inputs, partial, width, {.transpose_a = true});
+    Sgemm(height, width, end - row, dy, p.outputs, x, p.inputs, partial, width,
+          {.transpose_a = true});
     for (int64_t r = 0; r < height; ++r) AddTo(partial + r * width, width, c + r * p.inputs);
   }
 }

@@ -13,8 +13,10 @@ namespace {
 struct Slot {
   float *x, *gate_up, *a;
   Slot(const ExpertsShape& s, WorkspaceLayout layout)
-      : x(layout.Take<float>(kBlockRows * s.h)), gate_up(layout.Take<float>(kBlockRows * 2 * s.i)),
-        a(layout.Take<float>(kBlockRows * s.i)), bytes(layout.bytes()) {}
+      : x(layout.Take<float>(kBlockRows * s.h)),
+        gate_up(layout.Take<float>(kBlockRows * 2 * s.i)),
+        a(layout.Take<float>(kBlockRows * s.i)),
+        bytes(layout.bytes()) {}
   int64_t bytes;
 };
 
@@ -23,7 +25,8 @@ struct Workspace {
   RowBlock* blocks;
   float* home;  // [rows of the chunk, H], un-reduced
   Workspace(const ExpertsShape& s, WorkspaceLayout& layout)
-      : routing(s, layout), blocks(layout.Take<RowBlock>(ChunkRouting::MaxBlocks(s, kBlockRows))),
+      : routing(s, layout),
+        blocks(layout.Take<RowBlock>(ChunkRouting::MaxBlocks(s, kBlockRows))),
         home(layout.Take<float>(s.ChunkRoutes() * s.h)) {}
 };
 
@@ -64,7 +67,8 @@ void LaunchExperts(KernelContext& c) {
     w.routing.Build(in.ids, leaf);
     const int64_t blocks = w.routing.CutBlocks(0, w.routing.rows(), kBlockRows, w.blocks);
     ForEachTask(blocks, slot_count, [&](int64_t slot, int64_t task) {
-      ForwardBlock(s, act, in, w, Slot(s, WorkspaceLayout(slots + slot * slot_bytes)), w.blocks[task]);
+      ForwardBlock(s, act, in, w, Slot(s, WorkspaceLayout(slots + slot * slot_bytes)),
+                   w.blocks[task]);
     });
     FoldSlots(s, w.routing, w.home, in.weights, c.outputs[0].data<float>());
   }

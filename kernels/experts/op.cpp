@@ -34,7 +34,8 @@ void CheckShapes(InferContext& c) {
       (Differ(c.shape(5)[0], gate_up[0]) || Differ(c.shape(5)[1], gate_up[1]))) {
     c.Fail(StrCat("C4: gate_up_bias ", ToString(c.shape(5)), " must be [E,2I]"));
   }
-  if (rank(6, 2, "down_bias") && (Differ(c.shape(6)[0], down[0]) || Differ(c.shape(6)[1], down[1]))) {
+  if (rank(6, 2, "down_bias") &&
+      (Differ(c.shape(6)[0], down[0]) || Differ(c.shape(6)[1], down[1]))) {
     c.Fail(StrCat("C4: down_bias ", ToString(c.shape(6)), " must be [E,H]"));
   }
 }
@@ -84,14 +85,14 @@ void ExpertsGradient(GradientContext& g) {
   }
 }
 
-// `products`: matrix products of the two weights' size per route.
-Cost ExpertsCost(const Node& n, double products) {
+// `passes`: how many times the forward products.
+Cost ExpertsCost(const Node& n, double passes) {
   const double routes = static_cast<double>(NumElements(ToDims(n.in(1)->shape)));
   const Dims down = ToDims(n.in(4)->shape);
   const double weights = 3 * static_cast<double>(NumElements(down));
   const double per_route = 6 * static_cast<double>(down[1] * down[2]);
-  return {products * routes * per_route,
-          products * 4 * (weights + routes * static_cast<double>(2 * down[1] + 3 * down[2]))};
+  return {passes * routes * per_route,
+          passes * 4 * (weights + routes * static_cast<double>(2 * down[1] + 3 * down[2]))};
 }
 
 }  // namespace
@@ -100,20 +101,20 @@ const OpSchema& ExpertsSchema() {
   static const OpSchema schema{
       .name = "Experts",
       .domain = "ai.weir",
-      .doc =
-          "e = ids[n,k];  [g;u] = gate_up[e] x_n + gate_up_bias[e]  (gate rows first)\n"
-          "g = min(g, limit);  u = clamp(u, -limit, limit);  a = act(g) * (u + beta)\n"
-          "y_n = sum_k weights[n,k] * (down[e] a + down_bias[e])\n"
-          "activation: swiglu (act(g) = g*sigmoid(alpha*g)), silu (alpha = 1), gelu (erf), gelu_tanh, relu.\n"
-          "x [N,H], ids int64 [N,K], weights [N,K], gate_up [E,2I,H], down [E,H,I], gate_up_bias? [E,2I],\n"
-          "down_bias? [E,H]; y [N,H]. Saved for backward: nothing (the gradient recomputes).\n"
-          "Accumulates in float32; slots 0..K-1 are folded in slot order. Deterministic: a row has the\n"
-          "same bits whatever rows it is grouped with.\n"
-          "C1 ranks and int64 ids. C2 [N,H], [N,K], [N,K] agree. C3 weight shapes agree. C4 bias shapes.\n"
-          "C5 known activation, limit > 0. C6 ids in [0,E), else an error with token, slot and id.\n"
-          "Cost: 6*N*K*H*I flop.  Source: Shazeer et al. 2017, arXiv:1701.06538, eq. (1); Shazeer 2020,\n"
-          "arXiv:2002.05202.",
-      .min_inputs = 5, .max_inputs = 7,
+      .doc = R"(e = ids[n,k];  [g;u] = gate_up[e] x_n + gate_up_bias[e]  (gate rows first)
+g = min(g, limit);  u = clamp(u, -limit, limit);  a = act(g) * (u + beta)
+y_n = sum_k weights[n,k] * (down[e] a + down_bias[e])
+activation: swiglu (act(g) = g*sigmoid(alpha*g)), silu (alpha = 1), gelu (erf), gelu_tanh, relu.
+x [N,H], ids int64 [N,K], weights [N,K], gate_up [E,2I,H], down [E,H,I], gate_up_bias? [E,2I],
+down_bias? [E,H]; y [N,H]. Saved for backward: nothing (the gradient recomputes).
+Accumulates in float32; slots 0..K-1 are folded in slot order. Deterministic: a row has the
+same bits whatever rows it is grouped with.
+C1 ranks and int64 ids. C2 [N,H], [N,K], [N,K] agree. C3 weight shapes agree. C4 bias shapes.
+C5 known activation, limit > 0. C6 ids in [0,E), else an error with token, slot and id.
+Cost: 6*N*K*H*I flop.  Source: Shazeer et al. 2017, arXiv:1701.06538, eq. (1); Shazeer 2020,
+arXiv:2002.05202.)",
+      .min_inputs = 5,
+      .max_inputs = 7,
       .infer = InferExperts,
       WEIR_REFERENCE(ExpertsReference),
       .gradient = ExpertsGradient,
@@ -128,22 +129,25 @@ const OpSchema& ExpertsGradientSchema() {
       .name = "ExpertsGradient",
       .domain = "ai.weir",
       .doc =
-          "With row = down[e] a + down_bias[e], dout = weights[n,k] * dy_n, da = down[e]^T dout and [dg;du]\n"
-          "the gradient of the activation (a clamp passes 1 inside its limit, 0 outside):\n"
-          "dx_n (=) sum_k gate_up[e]^T [dg;du], dweights[n,k] (=) dy_n . row, dgate_up[e] (+)= [dg;du] x_n^T,\n"
-          "ddown[e] (+)= dout a^T, dgate_up_bias[e] (+)= [dg;du], ddown_bias[e] (+)= dout\n"
-          "inputs x, ids, weights, gate_up, down, gate_up_bias?, down_bias?, dy, four accumulators?; outputs\n"
-          "dx, dweights, dgate_up?, ddown?, dgate_up_bias?, ddown_bias?. With an accumulator the output is\n"
-          "that buffer and is added to (+=); experts without rows keep theirs.\n"
-          "Recomputes the forward pass. Tokens form `leaves` (16) strided leaves, leaf l = {l, l+leaves, ..}.\n"
-          "Weight gradients sum an expert's routes in canonical order (leaf, token, slot), cut into units at\n"
-          "leaf edges and every `unit_rows` (4096) rows: each unit from zero in float32, units folded in\n"
-          "order. dx folds slots 0..K-1. Deterministic for any threads.\n"
-          "Cost: 3.5 forward.  Source: design of canonical leaves; Shazeer et al. 2017, arXiv:1701.06538.",
-      .min_inputs = 8, .max_inputs = 12, .min_outputs = 2, .max_outputs = 6,
+          R"(With row = down[e] a + down_bias[e], dout = weights[n,k] * dy_n, da = down[e]^T dout and [dg;du]
+the gradient of the activation (a clamp passes 1 inside its limit, 0 outside):
+dx_n (=) sum_k gate_up[e]^T [dg;du], dweights[n,k] (=) dy_n . row, dgate_up[e] (+)= [dg;du] x_n^T,
+ddown[e] (+)= dout a^T, dgate_up_bias[e] (+)= [dg;du], ddown_bias[e] (+)= dout
+inputs x, ids, weights, gate_up, down, gate_up_bias?, down_bias?, dy, four accumulators?; outputs
+dx, dweights, dgate_up?, ddown?, dgate_up_bias?, ddown_bias?. With an accumulator the output is
+that buffer and is added to (+=); experts without rows keep theirs.
+Recomputes the forward pass. Tokens form `leaves` (16) strided leaves, leaf l = {l, l+leaves, ..}.
+Weight gradients sum an expert's routes in canonical order (leaf, token, slot), cut into units at
+leaf edges and every `unit_rows` (4096) rows: each unit from zero in float32, units folded in
+order. dx folds slots 0..K-1. Deterministic for any threads.
+Cost: 8/3 forward.  Source: derivative of Experts; Shazeer et al. 2017, arXiv:1701.06538.)",
+      .min_inputs = 8,
+      .max_inputs = 12,
+      .min_outputs = 2,
+      .max_outputs = 6,
       .infer = InferExpertsGradient,
       WEIR_REFERENCE(ExpertsGradientReference),
-      .cost = [](const Node& n) { return ExpertsCost(n, 3); },
+      .cost = [](const Node& n) { return ExpertsCost(n, 8.0 / 3); },
       .aliases = {{2, 8}, {3, 9}, {4, 10}, {5, 11}}};
   return schema;
 }

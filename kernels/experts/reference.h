@@ -12,9 +12,18 @@ struct ExpertsView {
   int64_t n, k, e, h, i;
 
   explicit ExpertsView(const Eval<T>& eval)
-      : x(eval.x(0)), ids(eval.x(1)), weights(eval.x(2)), gate_up(eval.x(3)), down(eval.x(4)),
-        gate_up_bias(eval.has(5) ? eval.in[5] : nullptr), down_bias(eval.has(6) ? eval.in[6] : nullptr),
-        n(x.dims[0]), k(ids.dims[1]), e(gate_up.dims[0]), h(x.dims[1]), i(down.dims[2]) {}
+      : x(eval.x(0)),
+        ids(eval.x(1)),
+        weights(eval.x(2)),
+        gate_up(eval.x(3)),
+        down(eval.x(4)),
+        gate_up_bias(eval.has(5) ? eval.in[5] : nullptr),
+        down_bias(eval.has(6) ? eval.in[6] : nullptr),
+        n(x.dims[0]),
+        k(ids.dims[1]),
+        e(gate_up.dims[0]),
+        h(x.dims[1]),
+        i(down.dims[2]) {}
 
   int64_t Expert(int64_t route) const {
     const int64_t id = ids.i[route];

@@ -9,7 +9,12 @@ namespace weir {
 
 ExpertsShape::ExpertsShape(const Attributes& attributes, const Dims& x, const Dims& ids,
                            const Dims& down)
-    : n(x[0]), k(ids[1]), e(down[0]), h(x[1]), i(down[2]), leaves(attributes.Int("leaves", 16)),
+    : n(x[0]),
+      k(ids[1]),
+      e(down[0]),
+      h(x[1]),
+      i(down[2]),
+      leaves(attributes.Int("leaves", 16)),
       unit_rows(attributes.Int("unit_rows", 4096)) {
   WEIR_CHECK(leaves > 0 && unit_rows > 0, ErrorCode::kInvalidArgument, "Experts: leaves ", leaves,
              " and unit_rows ", unit_rows, " must be positive");
@@ -23,7 +28,9 @@ int64_t ExpertsShape::LeavesPerChunk() const {
   return std::clamp<int64_t>(kChunkTokens / std::max<int64_t>(1, LeafTokens()), 1, leaves);
 }
 
-int64_t ExpertsShape::ChunkRoutes() const { return std::min(n, LeavesPerChunk() * LeafTokens()) * k; }
+int64_t ExpertsShape::ChunkRoutes() const {
+  return std::min(n, LeavesPerChunk() * LeafTokens()) * k;
+}
 
 void CheckExpertIds(const ExpertsShape& s, const int64_t* ids) {
   for (int64_t route = 0; route < s.n * s.k; ++route) {
@@ -34,7 +41,9 @@ void CheckExpertIds(const ExpertsShape& s, const int64_t* ids) {
 }
 
 ChunkRouting::ChunkRouting(const ExpertsShape& s, WorkspaceLayout& layout)
-    : shape_(s), first_(layout.Take<int64_t>(s.e + 1)), routes_(layout.Take<int64_t>(s.ChunkRoutes())),
+    : shape_(s),
+      first_(layout.Take<int64_t>(s.e + 1)),
+      routes_(layout.Take<int64_t>(s.ChunkRoutes())),
       rows_(layout.Take<int64_t>(s.ChunkRoutes())),
       tokens_at_(layout.Take<int64_t>(s.k == 0 ? s.n : s.ChunkRoutes() / s.k)) {}
 

@@ -28,8 +28,8 @@ struct RowBlock {
   int64_t size() const { return end - begin; }
 };
 
-// The routes of a run of consecutive leaves, sorted by (expert, leaf, token, slot). Rows of an expert
-// are contiguous: [first[e], first[e + 1]).
+// The routes of a run of consecutive leaves, sorted by (expert, leaf, token, slot). Rows of an
+// expert are contiguous: [first[e], first[e + 1]).
 class ChunkRouting {
  public:
   ChunkRouting(const ExpertsShape& s, WorkspaceLayout& layout);
@@ -40,12 +40,13 @@ class ChunkRouting {
   int64_t rows() const { return first_[shape_.e]; }
   int64_t FirstRow(int64_t expert) const { return first_[expert]; }
   int64_t ExpertOf(int64_t row) const;
-  int64_t Route(int64_t row) const { return routes_[row]; }        // token * k + slot
+  int64_t Route(int64_t row) const { return routes_[row]; }           // token * k + slot
   int64_t TokenOf(int64_t index) const { return tokens_at_[index]; }  // index in [0, tokens())
   int64_t RowOf(int64_t index, int64_t slot) const { return rows_[index * shape_.k + slot]; }
   // First row after the unit that starts at `row`: a leaf edge, unit_rows or the expert's end.
   int64_t UnitEnd(int64_t row, int64_t expert_end) const;
-  // Cuts rows [begin, end) at expert edges and every `most` rows of an expert; returns how many blocks.
+  // Cuts rows [begin, end) at expert edges and every `most` rows of an expert; returns how many
+  // blocks.
   int64_t CutBlocks(int64_t begin, int64_t end, int64_t most, RowBlock* blocks) const;
   // Room that CutBlocks needs for any rows.
   static int64_t MaxBlocks(const ExpertsShape& s, int64_t most);

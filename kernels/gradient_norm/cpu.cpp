@@ -67,7 +67,8 @@ void LaunchClipCoefficient(KernelContext& c) {
 }  // namespace
 
 const Kernel& GradientNormCpuKernel() {
-  static const Kernel kernel{.launch = LaunchGradientNorm, .workspace_bytes = GradientNormWorkspace};
+  static const Kernel kernel{.launch = LaunchGradientNorm,
+                             .workspace_bytes = GradientNormWorkspace};
   return kernel;
 }
 

@@ -21,20 +21,23 @@ State Zeroed(std::vector<float> p) {
 
 void Step(State& state, const Array<float>& gradient, float learning_rate, int64_t step,
           float coefficient = 1, const Attributes& attributes = {{"weight_decay", 0.0}}) {
-  auto out = RunOp("AdamW",
-                   {state.p, gradient, state.m, state.v, Floats({}, {learning_rate}, DType::kFloat64),
-                    Ints({}, {step}), Floats({}, {coefficient})},
-                   3, attributes);
+  auto out =
+      RunOp("AdamW",
+            {state.p, gradient, state.m, state.v, Floats({}, {learning_rate}, DType::kFloat64),
+             Ints({}, {step}), Floats({}, {coefficient})},
+            3, attributes);
   state = {out[0], out[1], out[2]};
 }
 
-// OPT-02: after ten steps with g = 1 the eleventh moves by lr; a counter that was lost moves it further.
+// OPT-02: after ten steps with g = 1 the eleventh moves by lr; a counter that was lost moves it
+// further.
 TEST(AdamW, UsesTheStepItIsTold) {
   const Array<float> one = Floats({1}, {1});
   State at10 = Zeroed({0});
   for (int64_t t = 1; t <= 10; ++t) Step(at10, one, 0.1f, t);
   EXPECT_NEAR(at10.p.f[0], -1, 1e-6);
-  for (const auto& [step, move] : {std::pair{11, 0.10000}, std::pair{1, 0.20741}, std::pair{10, 0.10048}}) {
+  for (const auto& [step, move] :
+       {std::pair{11, 0.10000}, std::pair{1, 0.20741}, std::pair{10, 0.10048}}) {
     State state = at10;
     Step(state, one, 0.1f, step);
     EXPECT_NEAR(at10.p.f[0] - state.p.f[0], move, 6e-6) << step;
@@ -46,11 +49,12 @@ TEST(AdamW, MatchesTorchsDefinitionInFloat64) {
   const int64_t count = 1003;
   const double lr = 0.0009765625, beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, decay = 0.1;
   State state{Normal({count}, 1), Array<float>::Floats({count}), Array<float>::Floats({count})};
-  const Attributes attributes = {{"beta1", beta1}, {"beta2", beta2}, {"epsilon", epsilon},
-                                 {"weight_decay", decay}};
+  const Attributes attributes = {
+      {"beta1", beta1}, {"beta2", beta2}, {"epsilon", epsilon}, {"weight_decay", decay}};
   for (int64_t t = 1; t <= 5; ++t) {
     Array<float> gradient = Normal({count}, 10 + static_cast<uint32_t>(t));
-    for (size_t i = 0; i < gradient.f.size(); ++i) gradient.f[i] *= std::pow(10.0f, -static_cast<float>(i % 7));
+    for (size_t i = 0; i < gradient.f.size(); ++i)
+      gradient.f[i] *= std::pow(10.0f, -static_cast<float>(i % 7));
     const double time = static_cast<double>(t);
     const State before = state;
     Step(state, gradient, static_cast<float>(lr), t, 0.5f, attributes);
@@ -59,7 +63,8 @@ TEST(AdamW, MatchesTorchsDefinitionInFloat64) {
       const double m = before.m.f[i] + (1 - beta1) * (g - before.m.f[i]);
       const double v = beta2 * before.v.f[i] + (1 - beta2) * g * g;
       const double denominator = std::sqrt(v) / std::sqrt(1 - std::pow(beta2, time)) + epsilon;
-      const double p = before.p.f[i] * (1 - lr * decay) - lr / (1 - std::pow(beta1, time)) * m / denominator;
+      const double p =
+          before.p.f[i] * (1 - lr * decay) - lr / (1 - std::pow(beta1, time)) * m / denominator;
       ASSERT_NEAR(state.p.f[i], p, 3e-7 * std::max(std::abs(p), lr)) << i;
       ASSERT_NEAR(state.m.f[i], m, 3e-7 * std::max(std::abs(m), std::abs(g))) << i;
       ASSERT_NEAR(state.v.f[i], v, 3e-7 * v) << i;
@@ -67,10 +72,11 @@ TEST(AdamW, MatchesTorchsDefinitionInFloat64) {
   }
 }
 
-// OPT-05: one counter, and a gradient of zero still steps: m decays and keeps moving p, as torch does
-// for grad = 0. By hand with beta1 = 0.5, beta2 = 0.75, g = 1 then 0, lr = 0.1.
+// OPT-05: one counter, and a gradient of zero still steps: m decays and keeps moving p, as torch
+// does for grad = 0. By hand with beta1 = 0.5, beta2 = 0.75, g = 1 then 0, lr = 0.1.
 TEST(AdamW, ZeroGradientStillSteps) {
-  const Attributes attributes = {{"beta1", 0.5}, {"beta2", 0.75}, {"epsilon", 0.0}, {"weight_decay", 0.0}};
+  const Attributes attributes = {
+      {"beta1", 0.5}, {"beta2", 0.75}, {"epsilon", 0.0}, {"weight_decay", 0.0}};
   State state = Zeroed({0});
   Step(state, Floats({1}, {1}), 0.1f, 1, 1, attributes);
   EXPECT_NEAR(state.p.f[0], -0.1, 1e-7);
@@ -112,18 +118,20 @@ TEST(AdamW, BitsDoNotDependOnThreads) {
   const int64_t count = 100003;
   ExpectSameBitsOnAnyThreads(
       "AdamW",
-      {Normal({count}, 1), Normal({count}, 2), Normal({count}, 3), Floats({count}, std::vector<float>(count, 0.5f)),
-       Floats({}, {0.01f}, DType::kFloat64), Ints({}, {7}), Floats({}, {0.5f})},
+      {Normal({count}, 1), Normal({count}, 2), Normal({count}, 3),
+       Floats({count}, std::vector<float>(count, 0.5f)), Floats({}, {0.01f}, DType::kFloat64),
+       Ints({}, {7}), Floats({}, {0.5f})},
       3);
 }
 
 TEST(AdamW, RejectsWrongUse_C1toC4) {
-  const auto error = [](int64_t moments, float learning_rate, int64_t step, Attributes attributes = {}) {
+  const auto error = [](int64_t moments, float learning_rate, int64_t step,
+                        Attributes attributes = {}) {
     return ErrorOf([&] {
       RunOp("AdamW",
             {Array<float>::Floats({3}), Array<float>::Floats({3}), Array<float>::Floats({moments}),
-             Array<float>::Floats({3}), Floats({}, {learning_rate}, DType::kFloat64), Ints({}, {step}),
-             Floats({}, {1})},
+             Array<float>::Floats({3}), Floats({}, {learning_rate}, DType::kFloat64),
+             Ints({}, {step}), Floats({}, {1})},
             3, attributes);
     });
   };
@@ -137,7 +145,8 @@ TEST(AdamW, RejectsWrongUse_C1toC4) {
 }
 
 TEST(GradientNorm, IsPythagoras) {
-  EXPECT_EQ(RunOp("GradientNorm", {Floats({1}, {3}), Floats({0}, {}), Floats({1, 1}, {4})})[0].f[0], 5);
+  EXPECT_EQ(RunOp("GradientNorm", {Floats({1}, {3}), Floats({0}, {}), Floats({1, 1}, {4})})[0].f[0],
+            5);
 }
 
 TEST(GradientNorm, SquaresBeyondFloat32DoNotOverflow) {
@@ -154,7 +163,9 @@ TEST(GradientNorm, BitsDoNotDependOnThreads) {
 
 TEST(ClipCoefficient, FollowsTorchAndNeverGoesNegative) {
   const auto clip = [](float norm, double max_norm) {
-    return RunOp("ClipCoefficient", {Floats({}, {norm}, DType::kFloat64)}, 1, {{"max_norm", max_norm}})[0].f[0];
+    return RunOp("ClipCoefficient", {Floats({}, {norm}, DType::kFloat64)}, 1,
+                 {{"max_norm", max_norm}})[0]
+        .f[0];
   };
   EXPECT_EQ(clip(5, 1), static_cast<float>(1 / (5 + 1e-6)));
   EXPECT_EQ(clip(0.5f, 1), 1);

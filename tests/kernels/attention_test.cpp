@@ -47,9 +47,9 @@ TEST(Attention, HugeScoresNeitherOverflowNorVanish) {
   EXPECT_EQ(RunOp("Attention", in, 1, {{"scale", 1.0}})[0].f, (std::vector<float>{8, 16}));
 }
 
-// Sharp rows over many tiles. The float32 dot products behind a score of size ~10 err by a few eps of
-// it, which the exponential passes on: an untiled float32 softmax in NumPy errs by 43 to 63 eps of y's
-// rms on four such draws. Allowed is twice that.
+// Sharp rows over many tiles. The float32 dot products behind a score of size ~10 err by a few eps
+// of it, which the exponential passes on: an untiled float32 softmax in NumPy errs by 43 to 63 eps
+// of y's rms on four such draws. Allowed is twice that.
 TEST(Attention, LongSequencesStayCloseToFloat64) {
   const Inputs in = {Normal({1, 517, 4, 40}, 1, 1.5f), Normal({1, 517, 2, 40}, 2, 1.5f),
                      Normal({1, 517, 2, 24}, 3), Normal({4}, 4)};
@@ -60,7 +60,8 @@ TEST(Attention, LongSequencesStayCloseToFloat64) {
 
   Inputs back = {in[0], in[1], in[2], got[0], got[1], Normal({1, 517, 4, 24}, 5), in[3]};
   const auto grads = RunOp("AttentionGradient", back, 4);
-  for (const size_t saved : {3, 4}) back[saved].f.assign(want[saved - 3].f.begin(), want[saved - 3].f.end());
+  for (const size_t saved : {3, 4})
+    back[saved].f.assign(want[saved - 3].f.begin(), want[saved - 3].f.end());
   const auto want_grads = RunReference("AttentionGradient", back, 4);
   for (size_t o = 0; o < 4; ++o) EXPECT_LT(RelativeError(grads[o], want_grads[o]), 128 * kEps) << o;
 }

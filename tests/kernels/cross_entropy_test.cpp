@@ -13,8 +13,10 @@ Inputs Case(Dims dims, std::vector<float> logits, std::vector<int64_t> labels, f
           Floats({}, {scale})};
 }
 
-Array<float> Gradient(const Inputs& in, const Array<float>& lse, const Attributes& attributes = {}) {
-  return RunOp("CrossEntropyGradient", {in[0], in[1], lse, in[2], Floats({}, {1})}, 1, attributes)[0];
+Array<float> Gradient(const Inputs& in, const Array<float>& lse,
+                      const Attributes& attributes = {}) {
+  return RunOp("CrossEntropyGradient", {in[0], in[1], lse, in[2], Floats({}, {1})}, 1,
+               attributes)[0];
 }
 
 // Two tokens: logits (0, log 3) and (log 3, 0), both labelled 1: losses log 4 - log 3 and log 4.
@@ -60,7 +62,8 @@ TEST(CrossEntropy, RejectsLabelsOutsideTheVocabulary_C3) {
       RunOp("CrossEntropy", Case({3, 5}, std::vector<float>(15), {0, 1, label}), 1, attributes);
     });
   };
-  EXPECT_NE(error(5, {}).find("label 5 at position 2 is outside [0,5)"), std::string::npos) << error(5, {});
+  EXPECT_NE(error(5, {}).find("label 5 at position 2 is outside [0,5)"), std::string::npos)
+      << error(5, {});
   EXPECT_NE(error(-1, {}).find("label -1 at position 2"), std::string::npos);
   EXPECT_NE(error(-100, {{"ignore_index", int64_t{2}}}).find("label -100"), std::string::npos);
   EXPECT_EQ(error(-100, {}), "");
@@ -72,7 +75,9 @@ TEST(CrossEntropy, RejectsLabelsOutsideTheVocabulary_C3) {
 
 TEST(CrossEntropy, RejectsWrongShapes_C1C2) {
   const auto error = [](Dims logits, const Array<float>& labels) {
-    return ErrorOf([&] { RunOp("CrossEntropy", {Array<float>::Floats(logits), labels, Floats({}, {1})}); });
+    return ErrorOf([&] {
+      RunOp("CrossEntropy", {Array<float>::Floats(logits), labels, Floats({}, {1})});
+    });
   };
   EXPECT_NE(error({2, 0}, Ints({2}, {0, 0})).find("C1"), std::string::npos);
   EXPECT_NE(error({2, 3}, Ints({3}, {0, 0, 0})).find("C2"), std::string::npos);
@@ -101,7 +106,8 @@ TEST(CrossEntropy, BitsDoNotDependOnThreads) {
   const Inputs in = {Normal({37, 5000}, 1, 4), Ints({37}, labels), Floats({}, {1.0f / 29})};
   ExpectSameBitsOnAnyThreads("CrossEntropy", in, 2);
   const auto y = RunOp("CrossEntropy", in, 2);
-  ExpectSameBitsOnAnyThreads("CrossEntropyGradient", {in[0], in[1], y[1], in[2], Floats({}, {1})}, 1);
+  ExpectSameBitsOnAnyThreads("CrossEntropyGradient", {in[0], in[1], y[1], in[2], Floats({}, {1})},
+                             1);
 }
 
 // lse carries one float32 rounding of a value near 16 and the loss averages them.

@@ -29,7 +29,8 @@ Inputs Draw(const Sizes& s, std::vector<int64_t> ids) {
 Inputs Backward(Inputs in, float accumulator = 0) {
   in.push_back(Normal(in[0].dims, 7));
   for (size_t p = 3; p < 7; ++p) {
-    in.push_back(in[p].dtype == DType::kUndefined ? Absent() : Array<float>::Floats(in[p].dims, accumulator));
+    in.push_back(in[p].dtype == DType::kUndefined ? Absent()
+                                                  : Array<float>::Floats(in[p].dims, accumulator));
   }
   return in;
 }
@@ -38,8 +39,9 @@ double Sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
 
 // One token, one expert, one channel: x = 2, gate 1.5, up -0.25, down 3, biases 0.5, 0.125, -1.
 Inputs OneChannel() {
-  return {Floats({1, 1}, {2}),        Ints({1, 1}, {0}),          Floats({1, 1}, {0.75f}),
-          Floats({1, 2, 1}, {1.5f, -0.25f}), Floats({1, 1, 1}, {3}), Floats({1, 2}, {0.5f, 0.125f}),
+  return {Floats({1, 1}, {2}),     Ints({1, 1}, {0}),
+          Floats({1, 1}, {0.75f}), Floats({1, 2, 1}, {1.5f, -0.25f}),
+          Floats({1, 1, 1}, {3}),  Floats({1, 2}, {0.5f, 0.125f}),
           Floats({1, 1}, {-1})};
 }
 
@@ -49,11 +51,15 @@ TEST(Experts, OneChannelMatchesHandArithmetic) {
     return RunOp("Experts", OneChannel(), 1, attributes)[0].f[0];
   };
   EXPECT_NEAR(y({}), 0.75 * (3 * g * Sigmoid(g) * u - 1), 1e-6);
-  EXPECT_NEAR(y({{"alpha", 1.5}, {"beta", 1.0}}), 0.75 * (3 * g * Sigmoid(1.5 * g) * (u + 1) - 1), 1e-6);
-  EXPECT_NEAR(y({{"limit", 0.25}, {"beta", 1.0}}), 0.75 * (3 * 0.25 * Sigmoid(0.25) * 0.75 - 1), 1e-6);
+  EXPECT_NEAR(y({{"alpha", 1.5}, {"beta", 1.0}}), 0.75 * (3 * g * Sigmoid(1.5 * g) * (u + 1) - 1),
+              1e-6);
+  EXPECT_NEAR(y({{"limit", 0.25}, {"beta", 1.0}}), 0.75 * (3 * 0.25 * Sigmoid(0.25) * 0.75 - 1),
+              1e-6);
   EXPECT_NEAR(y({{"activation", "relu"}}), 0.75 * (3 * g * u - 1), 1e-6);
-  EXPECT_NEAR(y({{"activation", "silu"}, {"alpha", 9.0}}), 0.75 * (3 * g * Sigmoid(g) * u - 1), 1e-6);
-  EXPECT_NEAR(y({{"activation", "gelu"}}), 0.75 * (3 * g * 0.5 * (1 + std::erf(g / std::sqrt(2.0))) * u - 1), 1e-6);
+  EXPECT_NEAR(y({{"activation", "silu"}, {"alpha", 9.0}}), 0.75 * (3 * g * Sigmoid(g) * u - 1),
+              1e-6);
+  EXPECT_NEAR(y({{"activation", "gelu"}}),
+              0.75 * (3 * g * 0.5 * (1 + std::erf(g / std::sqrt(2.0))) * u - 1), 1e-6);
 }
 
 // Beyond the limit a clamp stops the gradient; the other branch still passes its own.
@@ -86,7 +92,8 @@ TEST(Experts, EmptyGroupsAnywhereAreFine) {
     const auto want = RunReference("ExpertsGradient", Backward(in, 0.5f), 6);
     for (size_t o = 0; o < 6; ++o) EXPECT_LT(RelativeError(grads[o], want[o]), 32 * kEps) << o;
     for (int64_t e = 0; e < 3; ++e) {
-      for (int64_t j = 0; e != expert && j < s.h * s.i; ++j) ASSERT_EQ(grads[3].f[e * s.h * s.i + j], 0.5f);
+      for (int64_t j = 0; e != expert && j < s.h * s.i; ++j)
+        ASSERT_EQ(grads[3].f[e * s.h * s.i + j], 0.5f);
     }
   }
   const Inputs none = Backward(Draw({0, 1, 3, 16, 8}, {}), 0.5f);
@@ -138,7 +145,11 @@ TEST(Experts, UnitsAreSummedFromZeroAndFoldedInOrder) {
                  {Floats({2, 1}, {1, 1}), Ints({2, 1}, {0, 0}), Floats({2, 1}, {1, 1}),
                   Floats({1, 2, 1}, {1, 0}), Floats({1, 1, 1}, {1}), Absent(), Absent(),
                   Floats({2, 1}, {1, 1}), Absent(), Floats({1, 1, 1}, {big})},
-                 4, {{"activation", "relu"}, {"beta", 1.0}, {"leaves", leaves}, {"unit_rows", unit_rows}})[3]
+                 4,
+                 {{"activation", "relu"},
+                  {"beta", 1.0},
+                  {"leaves", leaves},
+                  {"unit_rows", unit_rows}})[3]
         .f[0];
   };
   EXPECT_EQ(ddown(1, 4096), big + 2);
@@ -151,15 +162,16 @@ TEST(Experts, LeavesOrderTheRoutes) {
   const float big = 16777216.0f;
   const auto ddown = [&](std::vector<float> dy) {
     return RunOp("ExpertsGradient",
-                 {Floats({4, 1}, {1, 1, 1, 1}), Ints({4, 1}, {0, 0, 0, 0}), Floats({4, 1}, {1, 1, 1, 1}),
-                  Floats({1, 2, 1}, {1, 0}), Floats({1, 1, 1}, {1}), Absent(), Absent(),
-                  Floats({4, 1}, std::move(dy)), Absent(), Floats({1, 1, 1}, {0})},
+                 {Floats({4, 1}, {1, 1, 1, 1}), Ints({4, 1}, {0, 0, 0, 0}),
+                  Floats({4, 1}, {1, 1, 1, 1}), Floats({1, 2, 1}, {1, 0}), Floats({1, 1, 1}, {1}),
+                  Absent(), Absent(), Floats({4, 1}, std::move(dy)), Absent(),
+                  Floats({1, 1, 1}, {0})},
                  4, {{"activation", "relu"}, {"beta", 1.0}, {"leaves", int64_t{2}}})[3]
         .f[0];
   };
-  EXPECT_EQ(ddown({big, 1, -big, 1}), 2);  // (big - big) + (1 + 1)
+  EXPECT_EQ(ddown({big, 1, -big, 1}), 2);     // (big - big) + (1 + 1)
   EXPECT_EQ(ddown({big, 1, 1, 1}), big + 2);  // (big + 1) + (1 + 1)
-  EXPECT_EQ(ddown({1, big, 1, -big}), 2);  // (1 + 1) + (big - big)
+  EXPECT_EQ(ddown({1, big, 1, -big}), 2);     // (1 + 1) + (big - big)
 }
 
 // Several chunks, batches, units longer than a product's block, and all on one expert.
@@ -170,7 +182,8 @@ TEST(Experts, ManyTokensMatchFloat64) {
   const Inputs in = Draw(s, ids);
   EXPECT_LT(RelativeError(RunOp("Experts", in)[0], RunReference("Experts", in)[0]), 32 * kEps);
   for (const Attributes& attributes :
-       {Attributes{}, Attributes{{"leaves", int64_t{1}}}, Attributes{{"leaves", int64_t{3}}, {"unit_rows", int64_t{700}}}}) {
+       {Attributes{}, Attributes{{"leaves", int64_t{1}}},
+        Attributes{{"leaves", int64_t{3}}, {"unit_rows", int64_t{700}}}}) {
     const Inputs backward = Backward(in, 0.25f);
     const auto got = RunOp("ExpertsGradient", backward, 6, attributes);
     const auto want = RunReference("ExpertsGradient", backward, 6, attributes);
@@ -192,16 +205,19 @@ TEST(Experts, BitsDoNotDependOnThreads) {
 TEST(Experts, RejectsIdsOutsideTheExperts_C6) {
   for (const int64_t id : {int64_t{-1}, int64_t{3}}) {
     const Inputs in = Draw({2, 2, 3, 4, 4}, {0, 1, 2, id});
-    const std::string want = "expert id " + std::to_string(id) + " at token 1 slot 1 is outside [0,3)";
+    const std::string want =
+        "expert id " + std::to_string(id) + " at token 1 slot 1 is outside [0,3)";
     EXPECT_NE(ErrorOf([&] { RunOp("Experts", in); }).find(want), std::string::npos);
-    EXPECT_NE(ErrorOf([&] { RunOp("ExpertsGradient", Backward(in), 6); }).find(want), std::string::npos);
+    EXPECT_NE(ErrorOf([&] { RunOp("ExpertsGradient", Backward(in), 6); }).find(want),
+              std::string::npos);
   }
 }
 
 TEST(Experts, RejectsWrongUse_C1toC5) {
   const auto error = [](size_t input, Dims dims, const Attributes& attributes = {}) {
     Inputs in = Draw({2, 1, 3, 4, 6}, {0, 1});
-    if (!dims.empty()) in[input] = input == 1 ? Array<float>::Ints(dims) : Array<float>::Floats(dims);
+    if (!dims.empty())
+      in[input] = input == 1 ? Array<float>::Ints(dims) : Array<float>::Floats(dims);
     return ErrorOf([&] { RunOp("Experts", in, 1, attributes); });
   };
   EXPECT_EQ(error(0, {}), "");
