@@ -13,7 +13,9 @@ int64_t FloatToInt(double value, DType to);
 // The nearest value of a float type, ties to even.
 double RoundDouble(double value, DType to);
 
-inline float RoundFloat(float value, DType to) { return static_cast<float>(RoundDouble(value, to)); }
+inline float RoundFloat(float value, DType to) {
+  return static_cast<float>(RoundDouble(value, to));
+}
 inline double RoundFloat(double value, DType to) { return RoundDouble(value, to); }
 // Rounding has no derivative; the complex step sees the identity.
 inline std::complex<double> RoundFloat(std::complex<double> value, DType) { return value; }

@@ -3,7 +3,6 @@
 #include "backend/cpu/parallel.h"
 #include "kernels/cast/convert.h"
 #include "kernels/common/copy_kernel.h"
-#include "graph/error.h"
 
 namespace weir {
 namespace {
@@ -25,8 +24,10 @@ void Store(const W* in, std::byte* to, int64_t count) {
 void ReadFloats(DType dtype, const std::byte* from, double* out, int64_t count) {
   const uint16_t* half = reinterpret_cast<const uint16_t*>(from);
   switch (dtype) {
-    case DType::kFloat32: return Widen<float>(from, out, count);
-    case DType::kFloat64: return Widen<double>(from, out, count);
+    case DType::kFloat32:
+      return Widen<float>(from, out, count);
+    case DType::kFloat64:
+      return Widen<double>(from, out, count);
     case DType::kFloat16:
       for (int64_t k = 0; k < count; ++k) out[k] = HalfToFloat(half[k]);
       return;
@@ -37,14 +38,21 @@ void ReadFloats(DType dtype, const std::byte* from, double* out, int64_t count) 
 
 void ReadInts(DType dtype, const std::byte* from, int64_t* out, int64_t count) {
   switch (dtype) {
-    case DType::kInt32: return Widen<int32_t>(from, out, count);
-    case DType::kInt16: return Widen<int16_t>(from, out, count);
-    case DType::kInt8: return Widen<int8_t>(from, out, count);
-    case DType::kUInt32: return Widen<uint32_t>(from, out, count);
-    case DType::kUInt16: return Widen<uint16_t>(from, out, count);
+    case DType::kInt32:
+      return Widen<int32_t>(from, out, count);
+    case DType::kInt16:
+      return Widen<int16_t>(from, out, count);
+    case DType::kInt8:
+      return Widen<int8_t>(from, out, count);
+    case DType::kUInt32:
+      return Widen<uint32_t>(from, out, count);
+    case DType::kUInt16:
+      return Widen<uint16_t>(from, out, count);
     case DType::kUInt8:
-    case DType::kBool: return Widen<uint8_t>(from, out, count);
-    default: return Widen<int64_t>(from, out, count);
+    case DType::kBool:
+      return Widen<uint8_t>(from, out, count);
+    default:
+      return Widen<int64_t>(from, out, count);
   }
 }
 
@@ -53,8 +61,10 @@ template <class W>
 void WriteFloats(DType dtype, const W* in, std::byte* to, int64_t count) {
   uint16_t* half = reinterpret_cast<uint16_t*>(to);
   switch (dtype) {
-    case DType::kFloat32: return Store<float>(in, to, count);
-    case DType::kFloat64: return Store<double>(in, to, count);
+    case DType::kFloat32:
+      return Store<float>(in, to, count);
+    case DType::kFloat64:
+      return Store<double>(in, to, count);
     case DType::kFloat16:
       for (int64_t k = 0; k < count; ++k) half[k] = FloatToHalf(static_cast<float>(in[k]));
       return;
@@ -65,10 +75,14 @@ void WriteFloats(DType dtype, const W* in, std::byte* to, int64_t count) {
 
 void WriteInts(DType dtype, const int64_t* in, std::byte* to, int64_t count) {
   switch (BitsOf(dtype)) {
-    case 64: return Store<int64_t>(in, to, count);
-    case 32: return Store<int32_t>(in, to, count);
-    case 16: return Store<int16_t>(in, to, count);
-    default: return Store<int8_t>(in, to, count);
+    case 64:
+      return Store<int64_t>(in, to, count);
+    case 32:
+      return Store<int32_t>(in, to, count);
+    case 16:
+      return Store<int16_t>(in, to, count);
+    default:
+      return Store<int8_t>(in, to, count);
   }
 }
 
@@ -102,15 +116,10 @@ void LaunchCast(KernelContext& c) {
   });
 }
 
-std::string Unsupported(const Node& node) {
-  const bool packed = BitsOf(node.in(0)->dtype) < 8 || BitsOf(node.out(0)->dtype) < 8;
-  return packed ? "4-bit values are dequantised, not cast" : "";
-}
-
 }  // namespace
 
 const Kernel& CastCpuKernel() {
-  static const Kernel kernel{.launch = LaunchCast, .unsupported = Unsupported};
+  static const Kernel kernel{.launch = LaunchCast, .unsupported = RefusePacked};
   return kernel;
 }
 

@@ -70,10 +70,11 @@ constexpr int64_t kFloat = 1, kInt32 = 6, kInt64 = 7, kBool = 9, kFloat16 = 10, 
                   kBFloat16 = 16;
 
 std::vector<OpCase> CastCases() {
-  const CaseInput floats{.kind = CaseInput::Kind::kFloats, .dims = {7},
+  const CaseInput floats{.kind = CaseInput::Kind::kFloats,
+                         .dims = {7},
                          .floats = {-2.75, -1, -0.0, 0.4, 1.5, 65519, 1e30}};
-  const CaseInput ints{.kind = CaseInput::Kind::kInts, .dims = {5},
-                       .ints = {-1, 0, 1, 300, (int64_t{1} << 33) + 5}};
+  const CaseInput ints{
+      .kind = CaseInput::Kind::kInts, .dims = {5}, .ints = {-1, 0, 1, 300, (int64_t{1} << 33) + 5}};
   return {{"float_to_float", {{.dims = {3, 5}}}, {{"to", kFloat}}},
           {"float_to_bfloat16", {floats}, {{"to", kBFloat16}}, 1, false},
           {"float_to_float16", {floats}, {{"to", kFloat16}}, 1, false},
@@ -95,13 +96,15 @@ const OpSchema& CastSchema() {
       .name = "Cast",
       .doc =
           "y = x in element type `to` (ONNX number). float -> integer truncates towards zero and\n"
-          "saturates, NaN becomes 0; integer -> narrower integer keeps the low bits; -> bool is x != 0;\n"
+          "saturates, NaN becomes 0; integer -> narrower integer keeps the low bits; -> bool is x\n"
+          "!= 0;\n"
           "-> narrower float rounds to nearest even.  Source: ONNX Cast-21.",
       .infer = InferCast,
       WEIR_REFERENCE(CastReference),
       .gradient = CastGradient,
       .cases = CastCases,
-      .elementwise = true};
+      .elementwise = true,
+  };
   return schema;
 }
 
@@ -109,7 +112,8 @@ const OpSchema& CastLikeSchema() {
   static const OpSchema schema{
       .name = "CastLike",
       .doc = "y = Cast(x) to the element type of input 1.  Source: ONNX CastLike-21.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferCastLike,
       WEIR_REFERENCE(CastLikeReference),
       .gradient = CastGradient,
@@ -119,7 +123,8 @@ const OpSchema& CastLikeSchema() {
                 {"ints", {{.dims = {3}}, id}, {}, 1, false}};
       },
       .elementwise = true,
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 

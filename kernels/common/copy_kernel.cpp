@@ -13,6 +13,16 @@ void CopyBytes(std::byte* to, const std::byte* from, int64_t bytes) {
   });
 }
 
+std::string RefusePacked(const Node& node) {
+  for (const auto* values : {&node.inputs, &node.outputs}) {
+    for (const Value* value : *values) {
+      if (value != nullptr && BitsOf(value->dtype) == 4)
+        return "4-bit values must be dequantised first";
+    }
+  }
+  return "";
+}
+
 void LaunchCopy(KernelContext& c) {
   CopyBytes(c.outputs[0].bytes, c.inputs[0].bytes, c.outputs[0].size_bytes());
 }

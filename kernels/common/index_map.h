@@ -38,13 +38,15 @@ template <class F>
 IndexMap MakeIndexMap(Dims dims, F source) {
   IndexMap map;
   map.source.resize(static_cast<size_t>(CheckedElements(dims)));
-  ForEachIndex(dims, [&](const Dims& at, int64_t k) { map.source[static_cast<size_t>(k)] = source(at); });
+  ForEachIndex(dims,
+               [&](const Dims& at, int64_t k) { map.source[static_cast<size_t>(k)] = source(at); });
   map.dims = std::move(dims);
   return map;
 }
 
 template <class E>
-std::vector<E> TakeElements(const std::vector<E>& x, const std::vector<int64_t>& source, E fill = {}) {
+std::vector<E> TakeElements(const std::vector<E>& x, const std::vector<int64_t>& source,
+                            E fill = {}) {
   std::vector<E> out;
   out.reserve(source.size());
   for (const int64_t at : source) out.push_back(at < 0 ? fill : x[static_cast<size_t>(at)]);
@@ -88,8 +90,8 @@ const std::vector<int64_t>& IntsOf(const Eval<T>& e, size_t k) {
 template <class T>
 int64_t IntOf(const Eval<T>& e, size_t k) {
   const auto& values = IntsOf(e, k);
-  WEIR_CHECK(values.size() == 1, ErrorCode::kInvalidShape, "input ", k, " must hold one element, got ",
-             ToString(e.x(k).dims));
+  WEIR_CHECK(values.size() == 1, ErrorCode::kInvalidShape, "input ", k,
+             " must hold one element, got ", ToString(e.x(k).dims));
   return values[0];
 }
 

@@ -90,23 +90,26 @@ const OpSchema& GatherSchema() {
   static const OpSchema schema{
       .name = "Gather",
       .doc =
-          "y[.., i.., ..] = x[.., ids[i..], ..] along axis (0); negative ids count from the back, others\n"
-          "outside [-n, n) are an error.\n"
+          "y[.., i.., ..] = x[.., ids[i..], ..] along axis (0); negative ids count from the back,\n"
+          "others outside [-n, n) are an error.\n"
           "x: any [a.., n, b..]; ids: int [i..]; y: [a.., i.., b..].  Source: ONNX Gather-13.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferGather,
       WEIR_REFERENCE(GatherReference),
       .gradient = GatherGradient,
       .cases = []() -> std::vector<OpCase> {
-        return {{"rows", {{.dims = {5, 3}}, IntsInput({2, 2}, {4, 0, -1, 2})}},
-                {"last_axis", {{.dims = {2, 3, 5}}, IntsInput({0, 4, -5})}, {{"axis", int64_t{-1}}}},
-                {"middle", {{.dims = {2, 3, 5}}, IntsInput({2, 2, 1, 0})}, {{"axis", int64_t{1}}}},
-                {"scalar_id", {{.dims = {3, 5}}, IntInput(1)}},
-                {"to_scalar", {{.dims = {3}}, IntInput(-1)}},
-                {"no_ids", {{.dims = {3, 5}}, IntsInput({})}},
-                {"ints", {IntsInput({7, 8, 9}), IntsInput({2, 0})}, {}, 1, false}};
+        return {
+            {"rows", {{.dims = {5, 3}}, IntsInput({2, 2}, {4, 0, -1, 2})}},
+            {"last_axis", {{.dims = {2, 3, 5}}, IntsInput({0, 4, -5})}, {{"axis", int64_t{-1}}}},
+            {"middle", {{.dims = {2, 3, 5}}, IntsInput({2, 2, 1, 0})}, {{"axis", int64_t{1}}}},
+            {"scalar_id", {{.dims = {3, 5}}, IntInput(1)}},
+            {"to_scalar", {{.dims = {3}}, IntInput(-1)}},
+            {"no_ids", {{.dims = {3, 5}}, IntsInput({})}},
+            {"ints", {IntsInput({7, 8, 9}), IntsInput({2, 0})}, {}, 1, false}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -114,19 +117,26 @@ const OpSchema& GatherElementsSchema() {
   static const OpSchema schema{
       .name = "GatherElements",
       .doc =
-          "y[i_0, .., i_r] = x[i_0, .., ids[i_0, .., i_r], .., i_r] with the id at place axis (0).\n"
+          "y[i_0, .., i_r] = x[i_0, .., ids[i_0, .., i_r], .., i_r] with the id at place axis\n"
+          "(0).\n"
           "x: any; ids: int, same rank; y: dims of ids.  Source: ONNX GatherElements-13.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferGatherElements,
       WEIR_REFERENCE(GatherElementsReference),
       .gradient = GatherElementsGradient,
       .cases = []() -> std::vector<OpCase> {
-        return {{"top_k", {{.dims = {3, 5}}, IntsInput({3, 2}, {4, 0, 1, 3, -1, 2})}, {{"axis", int64_t{-1}}}},
+        return {{"top_k",
+                 {{.dims = {3, 5}}, IntsInput({3, 2}, {4, 0, 1, 3, -1, 2})},
+                 {{"axis", int64_t{-1}}}},
                 {"repeats", {{.dims = {3, 2}}, IntsInput({4, 1}, {2, 2, -3, 2})}},
-                {"middle", {{.dims = {2, 3, 2}}, IntsInput({1, 2, 2}, {0, 1, 2, 0})}, {{"axis", int64_t{1}}}},
+                {"middle",
+                 {{.dims = {2, 3, 2}}, IntsInput({1, 2, 2}, {0, 1, 2, 0})},
+                 {{"axis", int64_t{1}}}},
                 {"empty", {{.dims = {3, 2}}, IntsInput({0, 2}, {})}}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -134,21 +144,26 @@ const OpSchema& GatherNDSchema() {
   static const OpSchema schema{
       .name = "GatherND",
       .doc =
-          "y[b.., i..] = x[b.., ids[b.., i..]..]: the last axis of ids is a (partial) index tuple.\n"
+          "y[b.., i..] = x[b.., ids[b.., i..]..]: the last axis of ids is a (partial) index\n"
+          "tuple.\n"
           "x: any; ids: int64 [.., depth]; batch_dims (0) leading axes are shared.\n"
           "Source: ONNX GatherND-13.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferGatherND,
       WEIR_REFERENCE(GatherNDReference),
       .gradient = GatherNDGradient,
       .cases = []() -> std::vector<OpCase> {
         return {{"full", {{.dims = {3, 4}}, IntsInput({3, 2}, {0, 1, 2, -1, 0, 1})}},
                 {"rows", {{.dims = {3, 4}}, IntsInput({2, 1}, {2, 2})}},
-                {"batched", {{.dims = {2, 3, 4}}, IntsInput({2, 2, 1}, {2, 0, 1, -1})}, {{"batch_dims", int64_t{1}}}},
+                {"batched",
+                 {{.dims = {2, 3, 4}}, IntsInput({2, 2, 1}, {2, 0, 1, -1})},
+                 {{"batch_dims", int64_t{1}}}},
                 {"one", {{.dims = {3, 4}}, IntsInput({2}, {1, 1})}},
                 {"none", {{.dims = {3, 4}}, IntsInput({0, 2}, {})}}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -159,11 +174,14 @@ const OpSchema& GatherNDSchema() {
         .domain = "ai.weir",                                                                      \
         .doc =                                                                                    \
             "dx = sum of dy over the places that read x. inputs dy, ids, shape of x int64 [r];\n" \
-            "attribute " attribute ". float32 sums from zero in order of ids. Deterministic.\n"   \
+            "attribute " attribute                                                                \
+            ". float32 sums from zero in order of ids. Deterministic.\n"                          \
             "Writes (=).",                                                                        \
-        .min_inputs = 3, .max_inputs = 3,                                                         \
+        .min_inputs = 3,                                                                          \
+        .max_inputs = 3,                                                                          \
         .infer = InferGatherGradient,                                                             \
-        WEIR_REFERENCE(Name##Reference)};                                                         \
+        WEIR_REFERENCE(Name##Reference),                                                          \
+    };                                                                                            \
     return schema;                                                                                \
   }
 GATHER_GRADIENT_SCHEMA(GatherGradient, "axis")

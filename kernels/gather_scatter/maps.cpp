@@ -11,8 +11,8 @@ Shape GatheredShape(const Shape& x, const Shape& ids, int64_t axis) {
 }
 
 Shape GatheredNDShape(const Shape& x, const Shape& ids, int64_t batch_dims) {
-  WEIR_CHECK(!ids.empty() && ids.back().IsConstant(), ErrorCode::kInvalidShape, "ids ", ToString(ids),
-             " must have a constant last axis");
+  WEIR_CHECK(!ids.empty() && ids.back().IsConstant(), ErrorCode::kInvalidShape, "ids ",
+             ToString(ids), " must have a constant last axis");
   const int64_t depth = ids.back().Constant();
   WEIR_CHECK(batch_dims >= 0 && batch_dims < Rank(ids) && depth >= 1 && depth <= Rank(x) &&
                  batch_dims + depth <= Rank(x),
@@ -20,8 +20,8 @@ Shape GatheredNDShape(const Shape& x, const Shape& ids, int64_t batch_dims) {
              " batch axes do not address ", ToString(x));
   for (int64_t i = 0; i < batch_dims; ++i) {
     const Dim &a = x[static_cast<size_t>(i)], &b = ids[static_cast<size_t>(i)];
-    WEIR_CHECK(!a.IsConstant() || !b.IsConstant() || a == b, ErrorCode::kInvalidShape, "batch axis ", i,
-               " differs: ", ToString(x), " and ids ", ToString(ids));
+    WEIR_CHECK(!a.IsConstant() || !b.IsConstant() || a == b, ErrorCode::kInvalidShape,
+               "batch axis ", i, " differs: ", ToString(x), " and ids ", ToString(ids));
   }
   Shape out(ids.begin(), ids.end() - 1);
   out.insert(out.end(), x.begin() + batch_dims + depth, x.end());
@@ -35,22 +35,25 @@ void CheckElementIds(const Shape& x, const Shape& ids, int64_t axis) {
   for (int64_t i = 0; i < Rank(x); ++i) {
     const Dim &a = x[static_cast<size_t>(i)], &b = ids[static_cast<size_t>(i)];
     WEIR_CHECK(i == normal || !a.IsConstant() || !b.IsConstant() || b.Constant() <= a.Constant(),
-               ErrorCode::kInvalidShape, "axis ", i, " of ids ", ToString(ids), " is larger than that of ",
-               ToString(x));
+               ErrorCode::kInvalidShape, "axis ", i, " of ids ", ToString(ids),
+               " is larger than that of ", ToString(x));
   }
 }
 
-IndexMap GatherMap(const Dims& x, const Dims& id_dims, const std::vector<int64_t>& ids, int64_t axis) {
+IndexMap GatherMap(const Dims& x, const Dims& id_dims, const std::vector<int64_t>& ids,
+                   int64_t axis) {
   const auto a = static_cast<size_t>(NormalizeAxis(axis, Rank(x)));
   const Dims strides = Strides(x), id_strides = Strides(id_dims);
   const size_t r = id_dims.size();
-  return MakeIndexMap(ToDims(GatheredShape(ToShape(x), ToShape(id_dims), axis)), [&](const Dims& at) {
-    int64_t from = 0, position = 0;
-    for (size_t i = 0; i < a; ++i) from += at[i] * strides[i];
-    for (size_t i = 0; i < r; ++i) position += at[a + i] * id_strides[i];
-    for (size_t i = a + 1; i < x.size(); ++i) from += at[i - 1 + r] * strides[i];
-    return from + NormalizeIndex(ids[static_cast<size_t>(position)], x[a], position) * strides[a];
-  });
+  return MakeIndexMap(
+      ToDims(GatheredShape(ToShape(x), ToShape(id_dims), axis)), [&](const Dims& at) {
+        int64_t from = 0, position = 0;
+        for (size_t i = 0; i < a; ++i) from += at[i] * strides[i];
+        for (size_t i = 0; i < r; ++i) position += at[a + i] * id_strides[i];
+        for (size_t i = a + 1; i < x.size(); ++i) from += at[i - 1 + r] * strides[i];
+        return from +
+               NormalizeIndex(ids[static_cast<size_t>(position)], x[a], position) * strides[a];
+      });
 }
 
 IndexMap GatherElementsMap(const Dims& x, const Dims& id_dims, const std::vector<int64_t>& ids,

@@ -38,15 +38,16 @@ void InferScatterElements(InferContext& c) {
 
 void InferScatterND(InferContext& c) {
   InferLikeData(c);
-  if (!c.HasShape(0) || !c.HasShape(1) || c.shape(1).empty() || !c.shape(1).back().IsConstant()) return;
+  if (!c.HasShape(0) || !c.HasShape(1) || c.shape(1).empty() || !c.shape(1).back().IsConstant())
+    return;
   const Shape expected = GatheredNDShape(c.shape(0), c.shape(1), 0);
   if (c.HasShape(2)) CheckUpdates(c.shape(2), expected);
 }
 
 // out = data; out[place[k]] = or += updates[k], in order of k.
 template <class E>
-void ScatterInto(std::vector<E>& out, const std::vector<int64_t>& place, const std::vector<E>& updates,
-                 bool add) {
+void ScatterInto(std::vector<E>& out, const std::vector<int64_t>& place,
+                 const std::vector<E>& updates, bool add) {
   for (size_t k = 0; k < place.size(); ++k) {
     E& slot = out[static_cast<size_t>(place[k])];
     slot = add ? slot + updates[k] : updates[k];
@@ -89,7 +90,9 @@ void ScatterGradient(GradientContext& g, std::string_view scatter, std::string_v
   if (g.node.attributes.Has("axis")) attributes.Set("axis", AxisOf(g.node.attributes));
   if (g.Needs(2)) g.Add(2, g.builder.Op(gather, {dy, g.in(1)}, attributes));
 }
-void ScatterElementsGradient(GradientContext& g) { ScatterGradient(g, "ScatterElements", "GatherElements"); }
+void ScatterElementsGradient(GradientContext& g) {
+  ScatterGradient(g, "ScatterElements", "GatherElements");
+}
 void ScatterNDGradient(GradientContext& g) { ScatterGradient(g, "ScatterND", "GatherND"); }
 
 const Attributes kAdd = {{"reduction", std::string("add")}};
@@ -100,11 +103,13 @@ const OpSchema& ScatterElementsSchema() {
   static const OpSchema schema{
       .name = "ScatterElements",
       .doc =
-          "y = data, then y[i_0, .., ids[i_0, .., i_r], .., i_r] = (reduction add: +=) updates[i_0, .., i_r]\n"
-          "in row-major order, the id at place axis (0).\n"
-          "data: any; ids: int, same rank; updates: dims of ids. Repeated ids: add is exact in order; none\n"
-          "keeps the last and its gradient is undefined.  Source: ONNX ScatterElements-18.",
-      .min_inputs = 3, .max_inputs = 3,
+          "y = data, then y[i_0, .., ids[i_0, .., i_r], .., i_r] = (reduction add: +=)\n"
+          "updates[i_0, .., i_r] in row-major order, the id at place axis (0).\n"
+          "data: any; ids: int, same rank; updates: dims of ids. Repeated ids: add is exact in\n"
+          "order; none keeps the last and its gradient is undefined.  Source: ONNX\n"
+          "ScatterElements-18.",
+      .min_inputs = 3,
+      .max_inputs = 3,
       .infer = InferScatterElements,
       WEIR_REFERENCE(ScatterElementsReference),
       .gradient = ScatterElementsGradient,
@@ -114,10 +119,13 @@ const OpSchema& ScatterElementsSchema() {
         last.Set("axis", int64_t{-1});
         return {{"set", {{.dims = {2, 5}}, ids, {.dims = {2, 2}}}, {{"axis", int64_t{1}}}},
                 {"add", {{.dims = {2, 5}}, ids, {.dims = {2, 2}}}, last},
-                {"add_repeats", {{.dims = {3, 2}}, IntsInput({4, 1}, {0, 2, 0, 0}), {.dims = {4, 1}}}, kAdd},
+                {"add_repeats",
+                 {{.dims = {3, 2}}, IntsInput({4, 1}, {0, 2, 0, 0}), {.dims = {4, 1}}},
+                 kAdd},
                 {"empty", {{.dims = {3, 2}}, IntsInput({0, 2}, {}), {.dims = {0, 2}}}}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -125,20 +133,25 @@ const OpSchema& ScatterNDSchema() {
   static const OpSchema schema{
       .name = "ScatterND",
       .doc =
-          "y = data, then y[ids[i..]..] = (reduction add: +=) updates[i..] in row-major order; the last\n"
-          "axis of ids is a (partial) index tuple.\n"
-          "data: any; ids: int64 [i.., depth]; updates: [i.., rest of data].  Source: ONNX ScatterND-18.",
-      .min_inputs = 3, .max_inputs = 3,
+          "y = data, then y[ids[i..]..] = (reduction add: +=) updates[i..] in row-major order;\n"
+          "the last axis of ids is a (partial) index tuple.\n"
+          "data: any; ids: int64 [i.., depth]; updates: [i.., rest of data].  Source: ONNX\n"
+          "ScatterND-18.",
+      .min_inputs = 3,
+      .max_inputs = 3,
       .infer = InferScatterND,
       WEIR_REFERENCE(ScatterNDReference),
       .gradient = ScatterNDGradient,
       .cases = []() -> std::vector<OpCase> {
         return {{"rows", {{.dims = {4, 3}}, IntsInput({2, 1}, {2, -4}), {.dims = {2, 3}}}},
                 {"elements", {{.dims = {4, 3}}, IntsInput({2, 2}, {2, 1, 0, -1}), {.dims = {2}}}},
-                {"add_repeats", {{.dims = {4, 3}}, IntsInput({3, 1}, {1, 1, 3}), {.dims = {3, 3}}}, kAdd},
+                {"add_repeats",
+                 {{.dims = {4, 3}}, IntsInput({3, 1}, {1, 1, 3}), {.dims = {3, 3}}},
+                 kAdd},
                 {"empty", {{.dims = {4, 3}}, IntsInput({0, 1}, {}), {.dims = {0, 3}}}}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 

@@ -1,8 +1,10 @@
 #include <cmath>
 
 #include "kernels/common/cases.h"
+#include "kernels/common/copy_kernel.h"
 #include "kernels/common/infer.h"
 #include "kernels/common/reference_kernel.h"
+#include "kernels/common/strided.h"
 
 namespace weir {
 namespace {
@@ -21,7 +23,8 @@ int64_t IntCount(int64_t start, int64_t limit, int64_t delta) {
   // Unsigned: the distance of two int64 may not fit one.
   const uint64_t low = static_cast<uint64_t>(std::min(start, limit));
   const uint64_t distance = static_cast<uint64_t>(std::max(start, limit)) - low;
-  const uint64_t step = delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
+  const uint64_t step =
+      delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
   return CheckedCount(static_cast<double>((distance - 1) / step) + 1);
 }
 
@@ -40,7 +43,8 @@ void InferIntRange(InferContext& c, DType dtype) {
   const Dim start = ScalarContent(c, 0), limit = ScalarContent(c, 1), delta = ScalarContent(c, 2);
   if (!start.IsConstant() || !limit.IsConstant() || !delta.IsConstant()) {
     const Dim distance = limit - start;
-    Dim size = delta.IsConstant() && delta.Constant() != 0 ? DivExact(distance, delta) : Dim::Unknown();
+    Dim size =
+        delta.IsConstant() && delta.Constant() != 0 ? DivExact(distance, delta) : Dim::Unknown();
     if (size.IsKnown() && size.Evaluate(1, 1) < 0) size = 0;
     return c.SetOutput(0, dtype, {size});
   }
@@ -74,14 +78,15 @@ void InferRange(InferContext& c) {
 template <class T>
 void RangeReference(Eval<T>& e) {
   for (size_t i = 0; i < 3; ++i) {
-    WEIR_CHECK(e.x(i).elements() == 1 && e.x(i).is_float() == e.x(0).is_float(), ErrorCode::kInvalidModel,
-               "input ", i, " must hold one ", DTypeName(e.x(0).dtype), ", got ",
-               DTypeName(e.x(i).dtype), ToString(e.x(i).dims));
+    WEIR_CHECK(e.x(i).elements() == 1 && e.x(i).is_float() == e.x(0).is_float(),
+               ErrorCode::kInvalidModel, "input ", i, " must hold one ", DTypeName(e.x(0).dtype),
+               ", got ", DTypeName(e.x(i).dtype), ToString(e.x(i).dims));
   }
   if (!e.x(0).is_float()) {
     const int64_t start = IntOf(e, 0), delta = IntOf(e, 2);
     e.out[0] = Array<T>::Ints({IntCount(start, IntOf(e, 1), delta)}, e.x(0).dtype);
-    for (size_t k = 0; k < e.out[0].i.size(); ++k) e.out[0].i[k] = start + static_cast<int64_t>(k) * delta;
+    for (size_t k = 0; k < e.out[0].i.size(); ++k)
+      e.out[0].i[k] = start + static_cast<int64_t>(k) * delta;
     return;
   }
   const T start = e.x(0).f[0], delta = e.x(2).f[0];
@@ -117,8 +122,8 @@ Fill FillOf(const Attributes& attributes) {
 
 void CheckSizes(const Shape& shape) {
   for (const Dim& dim : shape) {
-    WEIR_CHECK(!dim.IsConstant() || dim.Constant() >= 0, ErrorCode::kInvalidShape, "negative size in ",
-               ToString(shape));
+    WEIR_CHECK(!dim.IsConstant() || dim.Constant() >= 0, ErrorCode::kInvalidShape,
+               "negative size in ", ToString(shape));
   }
 }
 
@@ -128,7 +133,8 @@ void InferConstantOfShape(InferContext& c) {
   if (!shape) return SetUnknown(c, fill.dtype, LengthOf(c, 0));
   CheckSizes(*shape);
   c.SetOutput(0, fill.dtype, *shape);
-  if (IsFloat(fill.dtype) || !IsConcrete(*shape) || NumElements(ToDims(*shape)) > kMaxContent) return;
+  if (IsFloat(fill.dtype) || !IsConcrete(*shape) || NumElements(ToDims(*shape)) > kMaxContent)
+    return;
   c.SetContent(0, Shape(static_cast<size_t>(NumElements(ToDims(*shape))), Dim(fill.i)));
 }
 
@@ -140,6 +146,15 @@ void ConstantOfShapeReference(Eval<T>& e) {
   e.out[0] = IsFloat(fill.dtype) ? Array<T>::Floats(dims, T(static_cast<float>(fill.f)))
                                  : Array<T>::Ints(dims, fill.dtype, fill.i);
   e.out[0].dtype = fill.dtype;
+}
+
+void LaunchConstantOfShape(KernelContext& c) {
+  const Tensor& y = c.outputs[0];
+  const Attribute* value = c.attributes().Find("value");
+  const std::byte zeros[8] = {};
+  const std::byte* element =
+      value == nullptr ? zeros : std::get<TensorDataPtr>(*value)->bytes().data();
+  FillElements(y.bytes, element, y.elements(), BytesOf(y.dtype, 1));
 }
 
 // ---- EyeLike ----
@@ -162,7 +177,8 @@ void InferEyeLike(InferContext& c) {
 template <class T>
 void EyeLikeReference(Eval<T>& e) {
   const Dims& dims = e.x(0).dims;
-  WEIR_CHECK(dims.size() == 2, ErrorCode::kInvalidShape, "x must have rank 2, got ", ToString(dims));
+  WEIR_CHECK(dims.size() == 2, ErrorCode::kInvalidShape, "x must have rank 2, got ",
+             ToString(dims));
   CheckedElements(dims);
   const int64_t k = e.attributes.Int("k", 0);
   const DType dtype = EyeType(e.attributes, e.x(0).dtype);
@@ -194,7 +210,8 @@ Shape OneHotShape(Shape ids, const Dim& depth, int64_t axis) {
 void InferOneHot(InferContext& c) {
   const DType dtype = c.in(2)->dtype;
   if (!c.HasShape(0)) return c.SetDType(0, dtype);
-  c.SetOutput(0, dtype, OneHotShape(c.shape(0), ScalarContent(c, 1), c.node.attributes.Int("axis", -1)));
+  c.SetOutput(0, dtype,
+              OneHotShape(c.shape(0), ScalarContent(c, 1), c.node.attributes.Int("axis", -1)));
 }
 
 template <class T>
@@ -229,7 +246,8 @@ const OpSchema& RangeSchema() {
       .doc =
           "y[k] = start + k * delta for k < max(0, ceil((limit - start) / delta)).\n"
           "start, limit, delta: scalars of one type; delta != 0.  Source: ONNX Range-11.",
-      .min_inputs = 3, .max_inputs = 3,
+      .min_inputs = 3,
+      .max_inputs = 3,
       .infer = InferRange,
       WEIR_REFERENCE(RangeReference),
       .cases = []() -> std::vector<OpCase> {
@@ -237,7 +255,8 @@ const OpSchema& RangeSchema() {
                 {"down", {IntInput(5), IntInput(-2), IntInput(-2)}},
                 {"none", {IntInput(5), IntInput(5), IntInput(1)}}};
       },
-      .nondifferentiable_inputs = {0, 1, 2}};
+      .nondifferentiable_inputs = {0, 1, 2},
+  };
   return schema;
 }
 
@@ -257,7 +276,8 @@ const OpSchema& ConstantOfShapeSchema() {
                 {"scalar", {IntsInput({})}, half},
                 {"empty", {IntsInput({0, 3})}, half}};
       },
-      .nondifferentiable_inputs = {0}};
+      .nondifferentiable_inputs = {0},
+  };
   return schema;
 }
 
@@ -274,7 +294,8 @@ const OpSchema& EyeLikeSchema() {
                 {"ints", {{.dims = {3, 2}}}, {{"k", int64_t{-1}}, {"dtype", int64_t{7}}}},
                 {"empty", {{.dims = {0, 2}}}}};
       },
-      .nondifferentiable_inputs = {0}};
+      .nondifferentiable_inputs = {0},
+  };
   return schema;
 }
 
@@ -282,25 +303,37 @@ const OpSchema& OneHotSchema() {
   static const OpSchema schema{
       .name = "OneHot",
       .doc =
-          "y[.., d, ..] = values[1] where ids[..] = d, else values[0]; d runs over depth at axis (-1).\n"
-          "ids: any number type, negative counts from the back, out of range is all off; depth: one\n"
-          "element; values: [off, on].  Source: ONNX OneHot-11.",
-      .min_inputs = 3, .max_inputs = 3,
+          "y[.., d, ..] = values[1] where ids[..] = d, else values[0]; d runs over depth at axis\n"
+          "(-1).\n"
+          "ids: any number type, negative counts from the back, out of range is all off; depth:\n"
+          "one element; values: [off, on].  Source: ONNX OneHot-11.",
+      .min_inputs = 3,
+      .max_inputs = 3,
       .infer = InferOneHot,
       WEIR_REFERENCE(OneHotReference),
       .cases = []() -> std::vector<OpCase> {
         return {{"last", {IntsInput({0, 2, -1, 9}), IntInput(3), IntsInput({0, 1})}},
-                {"first", {IntsInput({2, 2}, {1, 0, 2, 1}), IntsInput({3}), IntsInput({5, 7})}, {{"axis", int64_t{0}}}},
-                {"floats", {IntsInput({1, 0}), IntInput(2), {.kind = CaseInput::Kind::kFloats, .dims = {2}, .floats = {-1, 1}}}},
+                {"first",
+                 {IntsInput({2, 2}, {1, 0, 2, 1}), IntsInput({3}), IntsInput({5, 7})},
+                 {{"axis", int64_t{0}}}},
+                {"floats",
+                 {IntsInput({1, 0}),
+                  IntInput(2),
+                  {.kind = CaseInput::Kind::kFloats, .dims = {2}, .floats = {-1, 1}}}},
                 {"empty", {IntsInput({}), IntInput(4), IntsInput({0, 1})}}};
       },
-      .nondifferentiable_inputs = {0, 1, 2}};
+      .nondifferentiable_inputs = {0, 1, 2},
+  };
   return schema;
 }
 
 WEIR_REFERENCE_CPU_KERNEL(Range)
-WEIR_REFERENCE_CPU_KERNEL(ConstantOfShape)
 WEIR_REFERENCE_CPU_KERNEL(EyeLike)
 WEIR_REFERENCE_CPU_KERNEL(OneHot)
+
+const Kernel& ConstantOfShapeCpuKernel() {
+  static const Kernel kernel{.launch = LaunchConstantOfShape, .unsupported = RefusePacked};
+  return kernel;
+}
 
 }  // namespace weir

@@ -9,16 +9,17 @@ namespace {
 
 // Sizes off the axis must agree; the result takes the known ones.
 void MergeInto(Shape& out, const Shape& x, size_t axis) {
-  WEIR_CHECK(x.size() == out.size(), ErrorCode::kInvalidShape, "inputs of ranks ", out.size(), " and ",
-             x.size());
+  WEIR_CHECK(x.size() == out.size(), ErrorCode::kInvalidShape, "inputs of ranks ", out.size(),
+             " and ", x.size());
   for (size_t i = 0; i < x.size(); ++i) {
     if (i == axis) {
       out[i] = out[i] + x[i];
     } else if (!out[i].IsKnown()) {
       out[i] = x[i];
     } else {
-      WEIR_CHECK(!out[i].IsConstant() || !x[i].IsConstant() || out[i] == x[i], ErrorCode::kInvalidShape,
-                 "axis ", i, " of ", ToString(x), " does not match ", ToString(out));
+      WEIR_CHECK(!out[i].IsConstant() || !x[i].IsConstant() || out[i] == x[i],
+                 ErrorCode::kInvalidShape, "axis ", i, " of ", ToString(x), " does not match ",
+                 ToString(out));
     }
   }
 }
@@ -62,16 +63,20 @@ void ConcatReference(Eval<T>& e) {
   y.dtype = e.x(0).dtype;
   y.dims = ToDims(out);
   CheckedElements(y.dims);
-  const int64_t outer = NumElements(Dims(y.dims.begin(), y.dims.begin() + static_cast<int64_t>(axis)));
-  const int64_t inner = NumElements(Dims(y.dims.begin() + static_cast<int64_t>(axis) + 1, y.dims.end()));
+  const int64_t outer =
+      NumElements(Dims(y.dims.begin(), y.dims.begin() + static_cast<int64_t>(axis)));
+  const int64_t inner =
+      NumElements(Dims(y.dims.begin() + static_cast<int64_t>(axis) + 1, y.dims.end()));
   for (int64_t o = 0; o < outer; ++o) {
     for (size_t i = 0; i < e.in.size(); ++i) {
       const Array<T>& x = e.x(i);
       WEIR_CHECK(x.is_float() == y.is_float(), ErrorCode::kInvalidModel, "input ", i, " is ",
                  DTypeName(x.dtype), ", input 0 is ", DTypeName(y.dtype));
       const int64_t run = x.dims[axis] * inner;
-      if (y.is_float()) y.f.insert(y.f.end(), x.f.begin() + o * run, x.f.begin() + (o + 1) * run);
-      else y.i.insert(y.i.end(), x.i.begin() + o * run, x.i.begin() + (o + 1) * run);
+      if (y.is_float())
+        y.f.insert(y.f.end(), x.f.begin() + o * run, x.f.begin() + (o + 1) * run);
+      else
+        y.i.insert(y.i.end(), x.i.begin() + o * run, x.i.begin() + (o + 1) * run);
     }
   }
 }
@@ -96,8 +101,8 @@ void ConcatGradient(GradientContext& g) {
   if (dy == nullptr) return;
   const int64_t axis = NormalizeAxis(g.node.attributes.Int("axis"), Rank(g.in(0)->shape));
   Value* sizes = SizesAlong(g.builder, g.node.inputs, axis);
-  const auto parts = g.builder.Ops("Split", {dy, sizes}, static_cast<int>(g.node.inputs.size()),
-                                   {{"axis", axis}});
+  const auto parts =
+      g.builder.Ops("Split", {dy, sizes}, static_cast<int>(g.node.inputs.size()), {{"axis", axis}});
   for (size_t i = 0; i < parts.size(); ++i) {
     if (g.Needs(i)) g.Add(i, parts[i]);
   }
@@ -108,21 +113,22 @@ void ConcatGradient(GradientContext& g) {
 // Sizes of the outputs: those given, else ceil(dim / outputs) with a smaller last one.
 Shape SplitSizes(const Dim& dim, const std::optional<Shape>& given, int64_t outputs) {
   if (given) {
-    WEIR_CHECK(Rank(*given) == outputs, ErrorCode::kInvalidShape, given->size(), " sizes for ", outputs,
-               " outputs");
+    WEIR_CHECK(Rank(*given) == outputs, ErrorCode::kInvalidShape, given->size(), " sizes for ",
+               outputs, " outputs");
     Dim sum = 0;
     for (const Dim& size : *given) {
       WEIR_CHECK(!size.IsConstant() || size.Constant() >= 0, ErrorCode::kInvalidShape,
                  "negative size in ", ToString(*given));
       sum = sum + size;
     }
-    WEIR_CHECK(!sum.IsConstant() || !dim.IsConstant() || sum == dim, ErrorCode::kInvalidShape, "sizes ",
-               ToString(*given), " do not add up to ", ToString(dim));
+    WEIR_CHECK(!sum.IsConstant() || !dim.IsConstant() || sum == dim, ErrorCode::kInvalidShape,
+               "sizes ", ToString(*given), " do not add up to ", ToString(dim));
     return *given;
   }
   Shape sizes(static_cast<size_t>(outputs), DivExact(dim, outputs));
   if (!dim.IsConstant()) return sizes;
-  const int64_t size = DivCeil(dim.Constant(), outputs), last = dim.Constant() - size * (outputs - 1);
+  const int64_t size = DivCeil(dim.Constant(), outputs),
+                last = dim.Constant() - size * (outputs - 1);
   WEIR_CHECK(last >= 0, ErrorCode::kInvalidShape, "cannot split ", ToString(dim), " elements into ",
              outputs, " parts");
   std::fill(sizes.begin(), sizes.end(), Dim(size));
@@ -142,7 +148,8 @@ void InferSplit(InferContext& c) {
   const int64_t count = SplitCount(c.node.attributes, outputs);
   for (size_t i = 0; i < outputs; ++i) c.SetDType(i, c.in(0)->dtype);
   if (!c.HasShape(0)) return;
-  const auto axis = static_cast<size_t>(NormalizeAxis(c.node.attributes.Int("axis", 0), Rank(c.shape(0))));
+  const auto axis =
+      static_cast<size_t>(NormalizeAxis(c.node.attributes.Int("axis", 0), Rank(c.shape(0))));
   Shape sizes(outputs);
   const auto given = Content(c, 1);
   if (c.in(1) == nullptr || given) sizes = SplitSizes(c.shape(0)[axis], given, count);
@@ -188,25 +195,29 @@ void SplitGradient(GradientContext& g) {
   g.Add(0, g.builder.Op("Concat", parts, {{"axis", g.node.attributes.Int("axis", 0)}}));
 }
 
-
 }  // namespace
 
 const OpSchema& ConcatSchema() {
   static const OpSchema schema{
       .name = "Concat",
       .doc = "y joins the inputs along axis; other sizes are equal.  Source: ONNX Concat-13.",
-      .min_inputs = 1, .max_inputs = -1,
+      .min_inputs = 1,
+      .max_inputs = -1,
       .infer = InferConcat,
       WEIR_REFERENCE(ConcatReference),
       .gradient = ConcatGradient,
       .cases = []() -> std::vector<OpCase> {
         return {{"rows", {{.dims = {2, 3}}, {.dims = {1, 3}}}, {{"axis", int64_t{0}}}},
-                {"last", {{.dims = {2, 3, 5}}, {.dims = {2, 3, 1}}, {.dims = {2, 3, 7}}}, {{"axis", int64_t{-1}}}},
+                {"last",
+                 {{.dims = {2, 3, 5}}, {.dims = {2, 3, 1}}, {.dims = {2, 3, 7}}},
+                 {{"axis", int64_t{-1}}}},
                 {"middle", {{.dims = {2, 3, 5}}, {.dims = {2, 1, 5}}}, {{"axis", int64_t{1}}}},
                 {"one", {{.dims = {3}}}, {{"axis", int64_t{0}}}},
+                {"wide", {{.dims = {2, 20011}}, {.dims = {2, 1}}}, {{"axis", int64_t{1}}}},
                 {"with_empty", {{.dims = {2, 0}}, {.dims = {2, 3}}}, {{"axis", int64_t{1}}}},
                 {"ints", {IntsInput({1, 2}), IntsInput({3})}, {{"axis", int64_t{0}}}, 1, false}};
-      }};
+      },
+  };
   return schema;
 }
 
@@ -217,18 +228,25 @@ const OpSchema& SplitSchema() {
           "Cuts x along axis (0) into parts of sizes `split`, or into num_outputs parts of\n"
           "ceil(size / num_outputs), the last one smaller.\n"
           "x: any; split: int64 [outputs] optional.  Source: ONNX Split-18.",
-      .min_inputs = 1, .max_inputs = 2, .min_outputs = 1, .max_outputs = -1,
+      .min_inputs = 1,
+      .max_inputs = 2,
+      .min_outputs = 1,
+      .max_outputs = -1,
       .infer = InferSplit,
       WEIR_REFERENCE(SplitReference),
       .gradient = SplitGradient,
       .cases = []() -> std::vector<OpCase> {
         return {{"equal", {{.dims = {6, 3}}}, {{"num_outputs", int64_t{2}}}, 2},
-                {"uneven_last", {{.dims = {2, 7}}}, {{"axis", int64_t{-1}}, {"num_outputs", int64_t{3}}}, 3},
+                {"uneven_last",
+                 {{.dims = {2, 7}}},
+                 {{"axis", int64_t{-1}}, {"num_outputs", int64_t{3}}},
+                 3},
                 {"sizes", {{.dims = {2, 6, 3}}, IntsInput({1, 0, 5})}, {{"axis", int64_t{1}}}, 3},
                 {"empty", {{.dims = {0, 3}}}, {{"num_outputs", int64_t{2}}}, 2},
                 {"ints", {IntsInput({1, 2, 3}), IntsInput({1, 2})}, {}, 2, false}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 

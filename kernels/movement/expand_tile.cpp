@@ -116,7 +116,6 @@ void ReducingGradient(GradientContext& g, std::string_view op) {
 void ExpandGradient(GradientContext& g) { ReducingGradient(g, "ExpandGradient"); }
 void TileGradient(GradientContext& g) { ReducingGradient(g, "TileGradient"); }
 
-
 }  // namespace
 
 const OpSchema& ExpandSchema() {
@@ -125,7 +124,8 @@ const OpSchema& ExpandSchema() {
       .doc =
           "y = x broadcast against shape, both ways: a 1 in shape keeps the size of x.\n"
           "x: any; shape: int64 [r].  Source: ONNX Expand-13.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferExpand,
       WEIR_REFERENCE(ExpandReference),
       .gradient = ExpandGradient,
@@ -134,11 +134,13 @@ const OpSchema& ExpandSchema() {
                 {"both_ways", {{.dims = {3, 1}}, IntsInput({2, 1, 6})}},
                 {"last", {{.dims = {2, 1}}, IntsInput({2, 9})}},
                 {"scalar", {{.dims = {}}, IntsInput({2, 3})}},
+                {"wide", {{.dims = {1, 700}}, IntsInput({40, 700})}},
                 {"no_change", {{.dims = {3, 4}}, IntsInput({1})}},
                 {"to_empty", {{.dims = {1, 3}}, IntsInput({0, 3})}},
                 {"ints", {IntsInput({7}), IntsInput({3})}, {}, 1, false}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -148,7 +150,8 @@ const OpSchema& TileSchema() {
       .doc =
           "y = x repeated repeats[i] times along axis i.\n"
           "x: any [r dims]; repeats: int64 [r].  Source: ONNX Tile-13.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferTile,
       WEIR_REFERENCE(TileReference),
       .gradient = TileGradient,
@@ -159,7 +162,8 @@ const OpSchema& TileSchema() {
                 {"scalar", {{.dims = {}}, IntsInput({})}},
                 {"ints", {IntsInput({1, 2}), IntsInput({2})}, {}, 1, false}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -169,11 +173,13 @@ const OpSchema& ExpandGradientSchema() {
       .domain = "ai.weir",
       .doc =
           "dx = dy summed over the axes that Expand (or any broadcast) repeated.\n"
-          "inputs dy [...], shape of x int64 [r], r <= rank of dy. float32 sums from zero in row-major\n"
-          "order of dy. Deterministic. Writes (=).",
-      .min_inputs = 2, .max_inputs = 2,
+          "inputs dy [...], shape of x int64 [r], r <= rank of dy. Sums run in row-major order of\n"
+          "dy in float64 and round once. Deterministic. Writes (=).",
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferReducing,
-      WEIR_REFERENCE(ExpandGradientReference)};
+      WEIR_REFERENCE(ExpandGradientReference),
+  };
   return schema;
 }
 
@@ -182,11 +188,13 @@ const OpSchema& TileGradientSchema() {
       .name = "TileGradient",
       .domain = "ai.weir",
       .doc =
-          "dx = sum of the copies that Tile made. inputs dy, shape of x int64 [r]. float32 sums from\n"
-          "zero in row-major order of dy. Deterministic. Writes (=).",
-      .min_inputs = 2, .max_inputs = 2,
+          "dx = sum of the copies that Tile made. inputs dy, shape of x int64 [r]. Sums run in\n"
+          "row-major order of dy in float64 and round once. Deterministic. Writes (=).",
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferReducing,
-      WEIR_REFERENCE(TileGradientReference)};
+      WEIR_REFERENCE(TileGradientReference),
+  };
   return schema;
 }
 

@@ -56,15 +56,16 @@ void PadReference(Eval<T>& e) {
   const auto axes = e.has(3) ? std::optional<std::vector<int64_t>>(IntsOf(e, 3)) : std::nullopt;
   const Pads pads = PadsOf(Rank(x.dims), ToShape(IntsOf(e, 1)), axes);
   const Dims strides = Strides(x.dims);
-  const IndexMap map = MakeIndexMap(ToDims(PaddedShape(ToShape(x.dims), pads)), [&](const Dims& at) {
-    int64_t from = 0;
-    for (size_t i = 0; i < at.size(); ++i) {
-      const int64_t inside = at[i] - pads[i].first.Constant();
-      if (inside < 0 || inside >= x.dims[i]) return int64_t{-1};
-      from += inside * strides[i];
-    }
-    return from;
-  });
+  const IndexMap map =
+      MakeIndexMap(ToDims(PaddedShape(ToShape(x.dims), pads)), [&](const Dims& at) {
+        int64_t from = 0;
+        for (size_t i = 0; i < at.size(); ++i) {
+          const int64_t inside = at[i] - pads[i].first.Constant();
+          if (inside < 0 || inside >= x.dims[i]) return int64_t{-1};
+          from += inside * strides[i];
+        }
+        return from;
+      });
   if (!e.has(2)) return void(e.out[0] = Take(x, map));
   const Array<T>& fill = e.x(2);
   WEIR_CHECK(fill.elements() == 1 && fill.is_float() == x.is_float(), ErrorCode::kInvalidModel,
@@ -93,7 +94,8 @@ void PadGradient(GradientContext& g) {
 void InferTrilu(InferContext& c) {
   c.SetDType(0, c.in(0)->dtype);
   if (!c.HasShape(0)) return;
-  if (c.shape(0).size() < 2) c.Fail(StrCat("x must have rank 2 or more, got ", ToString(c.shape(0))));
+  if (c.shape(0).size() < 2)
+    c.Fail(StrCat("x must have rank 2 or more, got ", ToString(c.shape(0))));
   c.SetOutput(0, c.in(0)->dtype, c.shape(0));
 }
 
@@ -101,8 +103,10 @@ template <class T>
 void TriluReference(Eval<T>& e) {
   const Dims& dims = e.x(0).dims;
   const size_t rank = dims.size();
-  WEIR_CHECK(rank >= 2, ErrorCode::kInvalidShape, "x must have rank 2 or more, got ", ToString(dims));
-  const int64_t k = std::clamp<int64_t>(e.has(1) ? IntOf(e, 1) : 0, -(int64_t{1} << 32), int64_t{1} << 32);
+  WEIR_CHECK(rank >= 2, ErrorCode::kInvalidShape, "x must have rank 2 or more, got ",
+             ToString(dims));
+  const int64_t k =
+      std::clamp<int64_t>(e.has(1) ? IntOf(e, 1) : 0, -(int64_t{1} << 32), int64_t{1} << 32);
   const bool upper = e.attributes.Int("upper", 1) != 0;
   int64_t from = -1;
   e.out[0] = Take(e.x(0), MakeIndexMap(dims, [&](const Dims& at) {
@@ -120,24 +124,28 @@ void TriluGradient(GradientContext& g) {
   g.Add(0, g.builder.Op("Trilu", std::move(inputs), g.node.attributes));
 }
 
-
 }  // namespace
 
 const OpSchema& PadSchema() {
   static const OpSchema schema{
       .name = "Pad",
       .doc =
-          "y = x with pads[i] elements of the fill value (0) before and pads[i + k] after axis axes[i];\n"
+          "y = x with pads[i] elements of the fill value (0) before and pads[i + k] after axis\n"
+          "axes[i];\n"
           "negative amounts crop.\n"
-          "x: any; pads: int64 [2k]; value: scalar optional; axes: int [k] optional. mode constant only.\n"
+          "x: any; pads: int64 [2k]; value: scalar optional; axes: int [k] optional. mode\n"
+          "constant only.\n"
           "Source: ONNX Pad-21.",
-      .min_inputs = 2, .max_inputs = 4,
+      .min_inputs = 2,
+      .max_inputs = 4,
       .infer = InferPad,
       WEIR_REFERENCE(PadReference),
       .gradient = PadGradient,
       .cases = []() -> std::vector<OpCase> {
         const CaseInput absent{.kind = CaseInput::Kind::kAbsent};
-        const CaseInput fill{.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {-1.5},
+        const CaseInput fill{.kind = CaseInput::Kind::kFloats,
+                             .dims = {},
+                             .floats = {-1.5},
                              .differentiable = false};
         return {{"zeros", {{.dims = {2, 3}}, IntsInput({0, 1, 2, 0})}},
                 {"value", {{.dims = {2, 3}}, IntsInput({1, 0, 0, 1}), fill}},
@@ -146,7 +154,8 @@ const OpSchema& PadSchema() {
                 {"scalar", {{.dims = {}}, IntsInput({})}},
                 {"empty", {{.dims = {0, 2}}, IntsInput({1, 0, 1, 0})}}};
       },
-      .nondifferentiable_inputs = {1, 2, 3}};
+      .nondifferentiable_inputs = {1, 2, 3},
+  };
   return schema;
 }
 
@@ -156,7 +165,8 @@ const OpSchema& TriluSchema() {
       .doc =
           "Keeps column - row >= k of the last two axes (upper = 1) or <= k (upper = 0), else 0.\n"
           "x: [..., M, N]; k: int64 scalar (0).  Source: ONNX Trilu-14.",
-      .min_inputs = 1, .max_inputs = 2,
+      .min_inputs = 1,
+      .max_inputs = 2,
       .infer = InferTrilu,
       WEIR_REFERENCE(TriluReference),
       .gradient = TriluGradient,
@@ -167,7 +177,8 @@ const OpSchema& TriluSchema() {
                 {"far", {{.dims = {2, 2}}, IntInput(INT64_MAX)}},
                 {"empty", {{.dims = {0, 3}}}}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 

@@ -63,23 +63,26 @@ void SliceGradient(GradientContext& g) {
   g.Add(0, g.builder.Op("SliceGradient", std::move(inputs)));
 }
 
-
 std::vector<OpCase> SliceCases() {
   constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
   constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
   const CaseInput x{.dims = {5, 7}}, absent{.kind = CaseInput::Kind::kAbsent};
-  return {{"front", {x, IntsInput({1}), IntsInput({3})}},
-          {"last_axis", {{.dims = {3, 2, 9}}, IntsInput({4}), IntsInput({9}), IntsInput({-1})}},
-          {"negative_ends", {x, IntsInput({-4, -5}), IntsInput({-1, -1}), IntsInput({0, 1})}},
-          {"steps", {x, IntsInput({0, 1}), IntsInput({kMax, kMax}), IntsInput({0, 1}), IntsInput({2, 3})}},
-          {"reversed", {x, IntsInput({-1, kMax}), IntsInput({kMin, kMin}), IntsInput({0, 1}), IntsInput({-1, -2})}},
-          {"step_without_axes", {x, IntsInput({0, 6}), IntsInput({5, 0}), absent, IntsInput({1, -1})}},
-          {"clamped", {x, IntsInput({kMin}), IntsInput({kMax}), IntsInput({1})}},
-          {"huge_step", {x, IntsInput({1}), IntsInput({kMax}), IntsInput({1}), IntsInput({kMax})}},
-          {"huge_negative_step", {x, IntsInput({-1}), IntsInput({kMin}), IntsInput({1}), IntsInput({kMin})}},
-          {"nothing", {x, IntsInput({3}), IntsInput({2})}},
-          {"empty_input", {{.dims = {0, 7}}, IntsInput({0}), IntsInput({kMax})}},
-          {"ints", {IntsInput({1, 2, 3, 4}), IntsInput({1}), IntsInput({3})}, {}, 1, false}};
+  return {
+      {"front", {x, IntsInput({1}), IntsInput({3})}},
+      {"last_axis", {{.dims = {3, 2, 9}}, IntsInput({4}), IntsInput({9}), IntsInput({-1})}},
+      {"negative_ends", {x, IntsInput({-4, -5}), IntsInput({-1, -1}), IntsInput({0, 1})}},
+      {"steps",
+       {x, IntsInput({0, 1}), IntsInput({kMax, kMax}), IntsInput({0, 1}), IntsInput({2, 3})}},
+      {"reversed",
+       {x, IntsInput({-1, kMax}), IntsInput({kMin, kMin}), IntsInput({0, 1}), IntsInput({-1, -2})}},
+      {"step_without_axes", {x, IntsInput({0, 6}), IntsInput({5, 0}), absent, IntsInput({1, -1})}},
+      {"clamped", {x, IntsInput({kMin}), IntsInput({kMax}), IntsInput({1})}},
+      {"huge_step", {x, IntsInput({1}), IntsInput({kMax}), IntsInput({1}), IntsInput({kMax})}},
+      {"huge_negative_step",
+       {x, IntsInput({-1}), IntsInput({kMin}), IntsInput({1}), IntsInput({kMin})}},
+      {"nothing", {x, IntsInput({3}), IntsInput({2})}},
+      {"empty_input", {{.dims = {0, 7}}, IntsInput({0}), IntsInput({kMax})}},
+      {"ints", {IntsInput({1, 2, 3, 4}), IntsInput({1}), IntsInput({3})}, {}, 1, false}};
 }
 
 }  // namespace
@@ -91,12 +94,14 @@ const OpSchema& SliceSchema() {
           "y = x[start:end:step] per axis; negative bounds count from the back, all are clamped.\n"
           "x: any; starts, ends: int [k]; axes int [k] (0..k-1); steps int [k] (1), never 0.\n"
           "Source: ONNX Slice-13.",
-      .min_inputs = 3, .max_inputs = 5,
+      .min_inputs = 3,
+      .max_inputs = 5,
       .infer = InferSlice,
       WEIR_REFERENCE(SliceReference),
       .gradient = SliceGradient,
       .cases = SliceCases,
-      .nondifferentiable_inputs = {1, 2, 3, 4}};
+      .nondifferentiable_inputs = {1, 2, 3, 4},
+  };
   return schema;
 }
 
@@ -106,10 +111,13 @@ const OpSchema& SliceGradientSchema() {
       .domain = "ai.weir",
       .doc =
           "dx = dy where the slice took elements, else 0.\n"
-          "inputs dy, shape of x int64 [r], then starts, ends, axes?, steps? of the Slice. Writes (=).",
-      .min_inputs = 4, .max_inputs = 6,
+          "inputs dy, shape of x int64 [r], then starts, ends, axes?, steps? of the Slice. Writes\n"
+          "(=).",
+      .min_inputs = 4,
+      .max_inputs = 6,
       .infer = InferSliceGradient,
-      WEIR_REFERENCE(SliceGradientReference)};
+      WEIR_REFERENCE(SliceGradientReference),
+  };
   return schema;
 }
 

@@ -49,8 +49,8 @@ Bound ResolveBound(const Dim& dim, const Dim& bound) {
     const Dim at = CutOff(dim, bound);
     return {at, at == Dim(0) ? dim : dim - at};
   }
-  const Dim left = CutOff(dim, bound.IsConstant() && bound.Constant() <= -kFar ? Dim(kFar)
-                                                                                : Dim(0) - bound);
+  const Dim left =
+      CutOff(dim, bound.IsConstant() && bound.Constant() <= -kFar ? Dim(kFar) : Dim(0) - bound);
   return {left == dim ? Dim(0) : dim - left, left};
 }
 
@@ -64,7 +64,8 @@ SliceAxis ResolveSymbolic(const Dim& dim, const Dim& start, const Dim& end, int6
   }
   Dim size = to_end ? from.left : from.at == Dim(0) ? to.at : to.at - from.at;
   if (size.IsKnown() && Least(size) < 0) size = 0;
-  if (step != 1) size = size.IsConstant() ? Dim(DivCeil(size.Constant(), step)) : DivExact(size, step);
+  if (step != 1)
+    size = size.IsConstant() ? Dim(DivCeil(size.Constant(), step)) : DivExact(size, step);
   return {from.at, step, size};
 }
 
@@ -84,7 +85,8 @@ std::vector<SliceAxis> ResolveSlices(const Shape& x, const Shape& starts, const 
   WEIR_CHECK(starts.size() == ends.size() && (axes.empty() || axes.size() == starts.size()) &&
                  (steps.empty() || steps.size() == starts.size()),
              ErrorCode::kInvalidShape, "starts, ends, axes and steps hold ", starts.size(), ", ",
-             ends.size(), ", ", axes.size(), " and ", steps.size(), " elements; expected equal counts");
+             ends.size(), ", ", axes.size(), " and ", steps.size(),
+             " elements; expected equal counts");
   WEIR_CHECK(starts.size() <= x.size(), ErrorCode::kInvalidShape, starts.size(),
              " slices of an input of rank ", x.size());
   std::vector<SliceAxis> out;

@@ -48,7 +48,8 @@ void TransposeGradient(GradientContext& g) {
   if (dy == nullptr || !g.Needs(0)) return;
   const auto perm = PermOf(g.node.attributes, Rank(dy->shape));
   std::vector<int64_t> inverse(perm.size());
-  for (size_t i = 0; i < perm.size(); ++i) inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
+  for (size_t i = 0; i < perm.size(); ++i)
+    inverse[static_cast<size_t>(perm[i])] = static_cast<int64_t>(i);
   g.Add(0, g.builder.Op("Transpose", {dy}, {{"perm", inverse}}));
 }
 
@@ -61,7 +62,10 @@ std::vector<OpCase> TransposeCases() {
           {"identity", {{.dims = {3, 5}}}, {{"perm", Perm{0, 1}}}},
           {"scalar", {{.dims = {}}}},
           {"empty", {{.dims = {3, 0, 2}}}, {{"perm", Perm{2, 0, 1}}}},
-          {"ints", {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {1, 2, 3, 4, 5, 6}}}, {}, 1,
+          {"ints",
+           {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {1, 2, 3, 4, 5, 6}}},
+           {},
+           1,
            false}};
 }
 
@@ -71,12 +75,14 @@ const OpSchema& TransposeSchema() {
   static const OpSchema schema{
       .name = "Transpose",
       .doc =
-          "y[i_0, .., i_r] = x with axis perm[k] of x as axis k of y; perm defaults to reversed axes.\n"
+          "y[i_0, .., i_r] = x with axis perm[k] of x as axis k of y; perm defaults to reversed\n"
+          "axes.\n"
           "Cost: 0 flop, 2 N sizeof(dtype) bytes.  Source: ONNX Transpose-21.",
       .infer = InferTranspose,
       WEIR_REFERENCE(TransposeReference),
       .gradient = TransposeGradient,
-      .cases = TransposeCases};
+      .cases = TransposeCases,
+  };
   return schema;
 }
 

@@ -9,7 +9,8 @@ namespace {
 // The size along axis becomes 1, or goes.
 Shape ArgShape(Shape x, const Attributes& attributes) {
   const auto at = x.begin() + NormalizeAxis(attributes.Int("axis", 0), Rank(x));
-  WEIR_CHECK(!(*at == Dim(0)), ErrorCode::kInvalidShape, "the axis to search is empty in ", ToString(x));
+  WEIR_CHECK(!(*at == Dim(0)), ErrorCode::kInvalidShape, "the axis to search is empty in ",
+             ToString(x));
   *at = 1;
   if (attributes.Int("keepdims", 1) == 0) x.erase(at);
   return x;
@@ -49,7 +50,8 @@ void ArgMinReference(Eval<T>& e) {
 }
 
 std::vector<OpCase> ArgCases() {
-  const CaseInput ties{.kind = CaseInput::Kind::kFloats, .dims = {2, 4}, .floats = {1, 3, 3, 1, 0, 0, 0, 0}};
+  const CaseInput ties{
+      .kind = CaseInput::Kind::kFloats, .dims = {2, 4}, .floats = {1, 3, 3, 1, 0, 0, 0, 0}};
   return {{"first_axis", {{.dims = {5, 3}}}},
           {"last_axis", {{.dims = {2, 3, 7}}}, {{"axis", int64_t{-1}}, {"keepdims", int64_t{0}}}},
           {"ties", {ties}, {{"axis", int64_t{1}}}},
@@ -65,13 +67,15 @@ std::vector<OpCase> ArgCases() {
     static const OpSchema schema{                                                                 \
         .name = #Name,                                                                            \
         .doc =                                                                                    \
-            "y = id of the " which " element along axis (0): the first of equals, the last with\n" \
+            "y = id of the " which                                                                \
+            " element along axis (0): the first of equals, the last with\n"                       \
             "select_last_index = 1; NaN counts as above every number. The axis stays as size 1\n" \
             "unless keepdims = 0. y: int64.  Source: ONNX " #Name "-13.",                         \
         .infer = InferArg,                                                                        \
         WEIR_REFERENCE(Name##Reference),                                                          \
         .cases = ArgCases,                                                                        \
-        .nondifferentiable_inputs = {0}};                                                         \
+        .nondifferentiable_inputs = {0},                                                          \
+    };                                                                                            \
     return schema;                                                                                \
   }
 ARG_SCHEMA(ArgMax, "largest")

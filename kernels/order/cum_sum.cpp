@@ -22,10 +22,12 @@ void Accumulate(const std::vector<E>& x, std::vector<E>& y, const AxisView& view
     E sum{};
     for (int64_t step = 0; step < view.size; ++step) {
       const int64_t id = reverse ? view.size - 1 - step : step;
-      const auto at = static_cast<size_t>((k / view.inner * view.size + id) * view.inner + k % view.inner);
+      const auto at =
+          static_cast<size_t>((k / view.inner * view.size + id) * view.inner + k % view.inner);
       if (exclusive) y[at] = sum;
       if constexpr (std::is_same_v<E, int64_t>) {
-        sum = static_cast<int64_t>(static_cast<uint64_t>(sum) + static_cast<uint64_t>(x[at]));  // wraps
+        sum = static_cast<int64_t>(static_cast<uint64_t>(sum) +
+                                   static_cast<uint64_t>(x[at]));  // wraps
       } else {
         sum += x[at];
       }
@@ -64,7 +66,8 @@ const OpSchema& CumSumSchema() {
       .doc =
           "y[i] = sum of x[j] along axis for j <= i (exclusive: j < i; reverse: from the end).\n"
           "x: any; axis: int scalar. Sums in order, integers wrap.  Source: ONNX CumSum-14.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferCumSum,
       WEIR_REFERENCE(CumSumReference),
       .gradient = CumSumGradient,
@@ -73,11 +76,14 @@ const OpSchema& CumSumSchema() {
                 {"first", {{.dims = {4, 3}}, IntInput(0)}},
                 {"exclusive", {{.dims = {2, 5, 3}}, IntInput(1)}, {{"exclusive", int64_t{1}}}},
                 {"reverse", {{.dims = {2, 5}}, IntInput(1)}, {{"reverse", int64_t{1}}}},
-                {"both", {{.dims = {5}}, IntInput(0)}, {{"exclusive", int64_t{1}}, {"reverse", int64_t{1}}}},
+                {"both",
+                 {{.dims = {5}}, IntInput(0)},
+                 {{"exclusive", int64_t{1}}, {"reverse", int64_t{1}}}},
                 {"empty", {{.dims = {2, 0}}, IntInput(1)}},
                 {"ints", {IntsInput({1, 2, 3}), IntInput(0)}, {}, 1, false}};
       },
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 

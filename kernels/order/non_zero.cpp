@@ -35,14 +35,18 @@ const OpSchema& NonZeroSchema() {
   static const OpSchema schema{
       .name = "NonZero",
       .doc =
-          "y[:, k] = index tuple of the k-th non-zero element of x in row-major order; y: int64 [rank, n].\n"
+          "y[:, k] = index tuple of the k-th non-zero element of x in row-major order; y: int64\n"
+          "[rank, n].\n"
           "Source: ONNX NonZero-13.",
       .infer = InferNonZero,
       WEIR_REFERENCE(NonZeroReference),
       .cases = []() -> std::vector<OpCase> {
-        return {{"some", {IntsInput({0, 3, 0, -1})}}, {"none", {IntsInput({0, 0})}}, {"empty", {IntsInput({})}}};
+        return {{"some", {IntsInput({0, 3, 0, -1})}},
+                {"none", {IntsInput({0, 0})}},
+                {"empty", {IntsInput({})}}};
       },
-      .nondifferentiable_inputs = {0}};
+      .nondifferentiable_inputs = {0},
+  };
   return schema;
 }
 

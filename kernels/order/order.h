@@ -7,8 +7,8 @@
 
 namespace weir {
 
-// Whether a comes before b among the largest: NaN counts as larger than every number, so that the order
-// is total whatever the data.
+// Whether a comes before b among the largest: NaN counts as larger than every number, so that the
+// order is total whatever the data.
 inline bool Larger(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a > b; }
 inline bool Smaller(double a, double b) { return Larger(b, a); }
 

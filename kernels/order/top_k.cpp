@@ -9,8 +9,10 @@ namespace weir {
 
 Shape TopKShape(Shape x, int64_t axis, const Dim& k) {
   Dim& size = x[static_cast<size_t>(NormalizeAxis(axis, Rank(x)))];
-  WEIR_CHECK(!k.IsConstant() || (k.Constant() >= 0 && (!size.IsConstant() || k.Constant() <= size.Constant())),
-             ErrorCode::kInvalidShape, "k = ", ToString(k), " is not within [0, ", ToString(size), "]");
+  WEIR_CHECK(!k.IsConstant() ||
+                 (k.Constant() >= 0 && (!size.IsConstant() || k.Constant() <= size.Constant())),
+             ErrorCode::kInvalidShape, "k = ", ToString(k), " is not within [0, ", ToString(size),
+             "]");
   size = k;
   return x;
 }
@@ -70,7 +72,8 @@ void TopKGradient(GradientContext& g) {
 }
 
 std::vector<OpCase> TopKCases() {
-  const CaseInput ties{.kind = CaseInput::Kind::kFloats, .dims = {2, 6},
+  const CaseInput ties{.kind = CaseInput::Kind::kFloats,
+                       .dims = {2, 6},
                        .floats = {1, 3, 3, 0, 3, 1, 0, 0, 0, 0, 0, 0}};
   return {{"experts", {{.dims = {7, 8}}, IntsInput({2})}, {}, 2},
           {"ties", {ties, IntsInput({4})}, {}, 2},
@@ -78,6 +81,7 @@ std::vector<OpCase> TopKCases() {
           {"unsorted", {{.dims = {3, 9}}, IntsInput({5})}, {{"sorted", int64_t{0}}}, 2},
           {"first_axis", {{.dims = {5, 3}}, IntsInput({2})}, {{"axis", int64_t{0}}}, 2},
           {"middle_axis", {{.dims = {2, 5, 3}}, IntsInput({5})}, {{"axis", int64_t{1}}}, 2},
+          {"many", {{.dims = {3, 100}}, IntsInput({70})}, {}, 2},
           {"none", {{.dims = {2, 3}}, IntsInput({0})}, {}, 2},
           {"no_rows", {{.dims = {0, 3}}, IntsInput({2})}, {}, 2},
           {"ints", {IntsInput({5, 1, 7, 7}), IntsInput({3})}, {}, 2, false}};
@@ -89,15 +93,20 @@ const OpSchema& TopKSchema() {
   static const OpSchema schema{
       .name = "TopK",
       .doc =
-          "values, ids = the k largest (largest = 0: smallest) elements along axis (-1), in order, ties by\n"
-          "lowest id, NaN above every number. sorted = 0 gives the same sorted result.\n"
+          "values, ids = the k largest (largest = 0: smallest) elements along axis (-1), in\n"
+          "order, ties by lowest id, NaN above every number. sorted = 0 gives the same sorted\n"
+          "result.\n"
           "x: any; k: int64 [1], 0 <= k <= size; ids int64. Deterministic.  Source: ONNX TopK-11.",
-      .min_inputs = 2, .max_inputs = 2, .min_outputs = 1, .max_outputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
+      .min_outputs = 1,
+      .max_outputs = 2,
       .infer = InferTopK,
       WEIR_REFERENCE(TopKReference),
       .gradient = TopKGradient,
       .cases = TopKCases,
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 

@@ -1,5 +1,5 @@
-#include "kernels/common/copy_kernel.h"
 #include "kernels/common/cases.h"
+#include "kernels/common/copy_kernel.h"
 #include "kernels/common/infer.h"
 #include "kernels/reshape/shapes.h"
 
@@ -39,7 +39,8 @@ void InferUnsqueeze(InferContext& c) {
 }
 
 void InferFlatten(InferContext& c) {
-  if (c.HasShape(0)) return SetShape(c, FlattenedShape(c.shape(0), c.node.attributes.Int("axis", 1)));
+  if (c.HasShape(0))
+    return SetShape(c, FlattenedShape(c.shape(0), c.node.attributes.Int("axis", 1)));
   SetUnknown(c, c.in(0)->dtype, 2);
 }
 
@@ -111,7 +112,6 @@ void LaunchDropout(KernelContext& c) {
   std::fill_n(c.outputs[1].data<uint8_t>(), c.outputs[1].elements(), uint8_t{1});
 }
 
-
 std::vector<OpCase> ReshapeCases() {
   return {{"infer", {{.dims = {2, 3, 8}}, IntsInput({0, -1, 4})}},
           {"to_scalar", {{.dims = {1, 1}}, IntsInput({})}},
@@ -119,8 +119,11 @@ std::vector<OpCase> ReshapeCases() {
           {"empty", {{.dims = {0, 3, 4}}, IntsInput({-1, 12})}},
           {"empty_copied", {{.dims = {0, 3, 4}}, IntsInput({0, -1})}},
           {"allowzero", {{.dims = {3, 0}}, IntsInput({0, 7})}, {{"allowzero", int64_t{1}}}},
-          {"ints", {{.kind = CaseInput::Kind::kInts, .dims = {2, 2}, .ints = {1, 2, 3, 4}}, IntsInput({4})},
-           {}, 1, false}};
+          {"ints",
+           {{.kind = CaseInput::Kind::kInts, .dims = {2, 2}, .ints = {1, 2, 3, 4}}, IntsInput({4})},
+           {},
+           1,
+           false}};
 }
 
 }  // namespace
@@ -129,16 +132,18 @@ const OpSchema& ReshapeSchema() {
   static const OpSchema schema{
       .name = "Reshape",
       .doc =
-          "y holds the elements of x in order under other dims. shape entries: a size, 0 = the size of\n"
-          "x there (a size with allowzero = 1), at most one -1 = what is left.\n"
+          "y holds the elements of x in order under other dims. shape entries: a size, 0 = the\n"
+          "size of x there (a size with allowzero = 1), at most one -1 = what is left.\n"
           "x: any [...]; shape: int64 [r]; y like x [r dims].  Source: ONNX Reshape-21.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferReshape,
       WEIR_REFERENCE(ReshapeReference),
       .gradient = ReshapeGradient,
       .cases = ReshapeCases,
       .elementwise = true,
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -146,9 +151,11 @@ const OpSchema& SqueezeSchema() {
   static const OpSchema schema{
       .name = "Squeeze",
       .doc =
-          "Drops axes of size 1: those in axes (negative from the back), all of them without axes.\n"
+          "Drops axes of size 1: those in axes (negative from the back), all of them without\n"
+          "axes.\n"
           "x: any; axes: int64 [k] optional.  Source: ONNX Squeeze-21.",
-      .min_inputs = 1, .max_inputs = 2,
+      .min_inputs = 1,
+      .max_inputs = 2,
       .infer = InferSqueeze,
       WEIR_REFERENCE(SqueezeReference),
       .gradient = ReshapeGradient,
@@ -159,7 +166,8 @@ const OpSchema& SqueezeSchema() {
                 {"empty", {{.dims = {1, 0}}, IntsInput({0})}}};
       },
       .elementwise = true,
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -169,7 +177,8 @@ const OpSchema& UnsqueezeSchema() {
       .doc =
           "Inserts axes of size 1 where axes say, counted in the result.\n"
           "x: any; axes: int64 [k].  Source: ONNX Unsqueeze-21.",
-      .min_inputs = 2, .max_inputs = 2,
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferUnsqueeze,
       WEIR_REFERENCE(UnsqueezeReference),
       .gradient = ReshapeGradient,
@@ -179,7 +188,8 @@ const OpSchema& UnsqueezeSchema() {
                 {"empty", {{.dims = {0, 5}}, IntsInput({1})}}};
       },
       .elementwise = true,
-      .nondifferentiable_inputs = {1}};
+      .nondifferentiable_inputs = {1},
+  };
   return schema;
 }
 
@@ -198,7 +208,8 @@ const OpSchema& FlattenSchema() {
                 {"negative", {{.dims = {2, 3, 5}}}, {{"axis", int64_t{-1}}}},
                 {"end", {{.dims = {2, 0, 5}}}, {{"axis", int64_t{3}}}}};
       },
-      .elementwise = true};
+      .elementwise = true,
+  };
   return schema;
 }
 
@@ -210,9 +221,11 @@ const OpSchema& IdentitySchema() {
       WEIR_REFERENCE(IdentityReference),
       .gradient = IdentityGradient,
       .cases = []() -> std::vector<OpCase> {
-        return {{"odd", {{.dims = {3, 7}}}}, {"scalar", {{.dims = {}}}}, {"empty", {{.dims = {0}}}}};
+        return {
+            {"odd", {{.dims = {3, 7}}}}, {"scalar", {{.dims = {}}}}, {"empty", {{.dims = {0}}}}};
       },
-      .elementwise = true};
+      .elementwise = true,
+  };
   return schema;
 }
 
@@ -220,9 +233,13 @@ const OpSchema& DropoutSchema() {
   static const OpSchema schema{
       .name = "Dropout",
       .doc =
-          "y = x, mask (optional) = true: a file's Dropout is read as inference whatever its ratio.\n"
+          "y = x, mask (optional) = true: a file's Dropout is read as inference whatever its\n"
+          "ratio.\n"
           "inputs x, ratio?, training_mode?.  Source: ONNX Dropout-22, training_mode = false.",
-      .min_inputs = 1, .max_inputs = 3, .min_outputs = 1, .max_outputs = 2,
+      .min_inputs = 1,
+      .max_inputs = 3,
+      .min_outputs = 1,
+      .max_outputs = 2,
       .infer = InferDropout,
       WEIR_REFERENCE(IdentityReference),
       .gradient = IdentityGradient,
@@ -230,7 +247,8 @@ const OpSchema& DropoutSchema() {
         return {{"plain", {{.dims = {3, 7}}}}, {"mask", {{.dims = {2, 3}}}, {}, 2}};
       },
       .elementwise = true,
-      .nondifferentiable_inputs = {1, 2}};
+      .nondifferentiable_inputs = {1, 2},
+  };
   return schema;
 }
 

@@ -9,7 +9,8 @@ namespace weir {
 
 // The size that makes `out` (its entry `at` excepted) hold as many elements as x. Axes of `copied`
 // have the same size in both and cancel, so that sizes of zero and unknown sizes do no harm there.
-static Dim RemainingSize(const Shape& x, const Shape& out, size_t at, const std::vector<bool>& copied) {
+static Dim RemainingSize(const Shape& x, const Shape& out, size_t at,
+                         const std::vector<bool>& copied) {
   Dim total = 1, rest = 1;
   for (size_t i = 0; i < x.size(); ++i) {
     if (i >= copied.size() || !copied[i]) total = total * x[i];
@@ -65,8 +66,8 @@ Shape SqueezedShape(const Shape& x, const std::optional<std::vector<int64_t>>& a
   if (axes) {
     for (const int64_t axis : NormalizeAxes(*axes, Rank(x))) {
       const Dim& size = x[static_cast<size_t>(axis)];
-      WEIR_CHECK(!size.IsConstant() || size == Dim(1), ErrorCode::kInvalidShape, "axis ", axis, " of ",
-                 ToString(x), " has size ", ToString(size), ", expected 1");
+      WEIR_CHECK(!size.IsConstant() || size == Dim(1), ErrorCode::kInvalidShape, "axis ", axis,
+                 " of ", ToString(x), " has size ", ToString(size), ", expected 1");
       drop[static_cast<size_t>(axis)] = true;
     }
   } else {

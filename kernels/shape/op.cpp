@@ -56,7 +56,8 @@ const OpSchema& ShapeSchema() {
   static const OpSchema schema{
       .name = "Shape",
       .doc =
-          "y = dims(x)[start:end]; start and end count from the back when negative and are clamped.\n"
+          "y = dims(x)[start:end]; start and end count from the back when negative and are\n"
+          "clamped.\n"
           "x: any; y: int64 [end - start].  Source: ONNX Shape-15.",
       .infer = InferShapeOp,
       WEIR_REFERENCE(ShapeReference),
@@ -67,7 +68,8 @@ const OpSchema& ShapeSchema() {
                 {"clamped", {{.dims = {2, 3}}}, {{"start", int64_t{-9}}, {"end", int64_t{9}}}},
                 {"crossed", {{.dims = {2, 3}}}, {{"start", int64_t{2}}, {"end", int64_t{1}}}}};
       },
-      .nondifferentiable_inputs = {0}};
+      .nondifferentiable_inputs = {0},
+  };
   return schema;
 }
 
@@ -78,9 +80,11 @@ const OpSchema& SizeSchema() {
       .infer = InferSize,
       WEIR_REFERENCE(SizeReference),
       .cases = []() -> std::vector<OpCase> {
-        return {{"scalar", {{.dims = {}}}}, {"odd", {{.dims = {3, 5}}}}, {"empty", {{.dims = {0, 3}}}}};
+        return {
+            {"scalar", {{.dims = {}}}}, {"odd", {{.dims = {3, 5}}}}, {"empty", {{.dims = {0, 3}}}}};
       },
-      .nondifferentiable_inputs = {0}};
+      .nondifferentiable_inputs = {0},
+  };
   return schema;
 }
 
