@@ -101,8 +101,8 @@ OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase>
   OpSchema schema;
   schema.name = name;
   schema.doc = StrCat(formula, " over `axes` (optional int64 input; none: every axis, or no axis with\n"
-                      "noop_with_empty_axes = 1); keepdims 1 leaves reduced axes as 1. Accumulates in float32 in\n"
-                      "16 interleaved partial sums. Deterministic.  Source: ONNX ", name);
+                      "noop_with_empty_axes = 1); keepdims 1 leaves reduced axes as 1. Blocks accumulate in\n"
+                      "float32 partial sums and fold in float64. Deterministic.  Source: ONNX ", name);
   schema.max_inputs = 2;
   schema.infer = kind == Reduction::kProd  ? InferWithContent<true>
                  : kind == Reduction::kSum ? InferWithContent<false>

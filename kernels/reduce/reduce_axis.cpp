@@ -36,12 +36,13 @@ float ReduceRow(Reduction kind, const float* x, int64_t count) {
 template <class Add>
 void SumColumns(int64_t length, int64_t width, const Add& add, float* y) {
   float block[kBlockColumns];
-  std::fill(y, y + width, 0.0f);
+  double sum[kBlockColumns] = {};
   for (int64_t row = 0; row < length; row += kBlockRows) {
     std::fill(block, block + width, 0.0f);
     for (int64_t i = row; i < std::min(length, row + kBlockRows); ++i) add(i, block);
-    AddTo(block, width, y);
+    AddToDouble(block, width, sum);
   }
+  for (int64_t j = 0; j < width; ++j) y[j] = static_cast<float>(sum[j]);
 }
 
 // Columns [0, width) of one outer slice; x points at the first, rows are `inner` apart.

@@ -48,9 +48,9 @@ WEIR_LANES(ProductLanes, 1.0f, p * v, p * v)
 #undef WEIR_LANES
 
 static float InBlocks(float (*lanes)(const float*, int64_t), const float* x, int64_t count) {
-  float sum = 0;
+  double sum = 0;
   for (int64_t i = 0; i < count; i += kBlock) sum += lanes(x + i, std::min(kBlock, count - i));
-  return sum;
+  return static_cast<float>(sum);
 }
 
 float SumOf(const float* x, int64_t count) { return InBlocks(SumLanes, x, count); }
@@ -59,6 +59,9 @@ float GreatestOf(const float* x, int64_t count) { return GreatestLanes(x, count)
 float LeastOf(const float* x, int64_t count) { return LeastLanes(x, count); }
 float ProductOf(const float* x, int64_t count) { return ProductLanes(x, count); }
 
+WEIR_VECTOR_CLONES void AddToDouble(const float* x, int64_t count, double* y) {
+  for (int64_t i = 0; i < count; ++i) y[i] += static_cast<double>(x[i]);
+}
 WEIR_VECTOR_CLONES void AddSquaresTo(const float* x, int64_t count, float* y) {
   for (int64_t i = 0; i < count; ++i) y[i] = std::fma(x[i], x[i], y[i]);
 }

@@ -15,7 +15,7 @@ Array<float> Ints(Dims dims, std::vector<int64_t> values);
 Array<float> Normal(Dims dims, uint32_t seed, float scale = 1);
 Array<float> Absent();
 
-// Infers one ai.weir node over `inputs` and runs it through its CPU kernel, guard bytes checked.
+// Infers one node (ai.weir, else ai.onnx) over `inputs` and runs it through its CPU kernel, guard bytes checked.
 std::vector<Array<float>> RunOp(std::string_view op, const Inputs& inputs, int outputs = 1,
                                 const Attributes& attributes = {});
 // The reference in float64 on the same inputs.
