@@ -7,11 +7,19 @@
 #include <string_view>
 #include <vector>
 
+#include "graph/error.h"
+
 namespace weir {
 
 struct Layout;
 
-// Who moves what, for errors and the watchdog: {"TreeReduceGradient", "lm_head.weight.grad"}.
+// The CommError of a rank that was stopped because another rank failed first.
+class PeerFailure : public Error {
+ public:
+  using Error::Error;
+};
+
+// Who moves what, for errors and the watchdog: {"TreeReduceGradient", "lm_head.weight.grad"}. Equal on all ranks.
 struct CollectiveName {
   std::string_view op;
   std::string_view tensor;

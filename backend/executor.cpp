@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/communicator.h"
 #include "backend/plan.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
@@ -36,6 +37,7 @@ struct Launch {
   const Kernel* kernel;
   std::vector<Tensor> inputs, outputs;
   std::span<std::byte> workspace;
+  Communicator* communicator;
 };
 
 }  // namespace
@@ -70,7 +72,10 @@ struct Executor::Impl {
 
   void AddLaunch(const PlannedStep& step) {
     Launch launch{.node = step.node, .kernel = FindKernel(plan.device, *step.node->schema),
-                  .inputs = {}, .outputs = {}, .workspace = {}};
+                  .inputs = {}, .outputs = {}, .workspace = {}, .communicator = options.communicator};
+    if (options.communicator != nullptr && step.node->attributes.Has("group")) {
+      launch.communicator = &options.communicator->Group(step.node->attributes.String("group", ""));
+    }
     for (const Value* value : step.node->inputs) launch.inputs.push_back(value ? TensorAt(*value) : Tensor{});
     for (const Value* value : step.node->outputs) launch.outputs.push_back(value ? TensorAt(*value) : Tensor{});
     if (step.workspace >= 0) launch.workspace = Bytes(step.workspace);
@@ -92,7 +97,8 @@ struct Executor::Impl {
   void RunStep(size_t s) const {
     const Launch& launch = launches[s];
     KernelContext context{.node = *launch.node, .inputs = launch.inputs, .outputs = launch.outputs,
-                          .workspace = launch.workspace};
+                          .workspace = launch.workspace, .communicator = launch.communicator};
+    if (launch.communicator != nullptr) launch.communicator->ThrowIfAborted();
     try {
       launch.kernel->launch(context);
     } catch (Error& error) {

@@ -49,6 +49,8 @@ struct ExecutorOptions {
   // Debugging: fills activations with NaN (bytes 0xff) before they are first written and when they die,
   // so that a read too early or too late shows.
   bool poison = false;
+  // Of all ranks, with its layout set; a node's attribute `group` picks the group its kernel gets. Borrowed.
+  Communicator* communicator = nullptr;
 };
 
 // Walks a plan over one zeroed arena and decides nothing. No allocation after construction. The plan and

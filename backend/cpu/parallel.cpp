@@ -20,7 +20,8 @@ int DefaultThreads() {
   return std::max(1, CPU_COUNT(&set));
 }
 
-// Workers sleep between jobs; one job at a time. A call from inside a job runs inline.
+// Workers sleep between jobs; one job at a time. A call from inside a job runs inline, and so does one that
+// finds the workers busy with the job of another thread (ranks may be threads of one process).
 class Pool {
  public:
   explicit Pool(int threads) {
@@ -37,7 +38,8 @@ class Pool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   void Run(int64_t count, int64_t parts, const std::function<void(int64_t, int64_t)>& body) {
-    std::lock_guard one_job(job_mutex_);
+    const std::unique_lock one_job(job_mutex_, std::try_to_lock);
+    if (!one_job) return body(0, count);
     {
       std::lock_guard lock(mutex_);
       body_ = &body;
