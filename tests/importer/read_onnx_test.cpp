@@ -6,7 +6,7 @@
 namespace weir {
 namespace {
 
-using testing::Test;
+bool Has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
 // y = RmsNorm(x, gamma) in domain ai.weir, the op every build of weir knows.
 ModelBuilder NormModel() {
@@ -66,6 +66,178 @@ TEST(ReadOnnx, ReportsAllUnknownOpsAtOnce) {
             std::string::npos)
       << error;
   EXPECT_NE(error.find("Wobble: 1 node, first Wobble 'n_c'"), std::string::npos) << error;
+}
+
+TEST(ReadOnnx, RefusesWhatIsNoModel) {
+  TempFolder folder;
+  const auto read = [&](const std::string& bytes) {
+    WriteFile(folder / "m.onnx", bytes);
+    return ErrorOf([&] { ReadOnnx(folder / "m.onnx"); });
+  };
+  const std::string good = NormModel().model.SerializeAsString();
+  EXPECT_EQ(read(good), "");
+  EXPECT_TRUE(Has(read(""), "is empty"));
+  EXPECT_TRUE(Has(read("hello"), "not an ONNX model"));
+  EXPECT_TRUE(Has(read(good.substr(0, good.size() - 5)), "truncated"));
+  EXPECT_TRUE(Has(ErrorOf([&] { ReadOnnx(folder / "none.onnx"); }), "none.onnx"));
+  EXPECT_NE(ErrorOf([&] { ReadOnnx(folder.path()); }), "");
+}
+
+TEST(ReadOnnx, ReportsAllBrokenNamesAtOnce) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4"});
+  b.Op("Add", {"x", "ghost"}, {"a"});
+  b.Op("Neg", {"phantom"}, {"b"});
+  b.Op("Neg", {"x"}, {"a"});
+  b.Op("Neg", {"x"}, {"x"});
+  b.Output("nowhere");
+  const std::string error = ErrorOf([&] { b.Read(folder / "m.onnx"); });
+  for (const char* part : {"5 broken names", "'ghost', used by Add 'n_a'", "'phantom'",
+                           "'a' is made twice", "'x' of Neg 'n_x'", "output 'nowhere'"}) {
+    EXPECT_TRUE(Has(error, part)) << part << "\n" << error;
+  }
+}
+
+TEST(ReadOnnx, RefusesCyclesNamingANode) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4"});
+  b.Op("Add", {"x", "c"}, {"b"});
+  b.Op("Neg", {"b"}, {"c"});
+  b.Op("Neg", {"c"}, {"y"});
+  b.Output("y");
+  const std::string error = ErrorOf([&] { b.Read(folder / "m.onnx"); });
+  EXPECT_TRUE(Has(error, "cycle through Add 'n_b'") || Has(error, "cycle through Neg 'n_c'"))
+      << error;
+}
+
+TEST(ReadOnnx, SortsNodesThatComeTooEarly) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4"});
+  b.Op("Neg", {"a"}, {"y"});
+  b.Op("Abs", {"x"}, {"a"});
+  b.Output("y");
+  const auto graph = b.Read(folder / "m.onnx");
+  VerifyGraph(*graph);
+  EXPECT_EQ(graph->nodes().front()->op(), "Abs");
+}
+
+TEST(ReadOnnx, RefusesInitializersGivenTwice) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Floats("w", {1}, {1});
+  b.Floats("w", {1}, {2});
+  EXPECT_TRUE(Has(ErrorOf([&] { b.Read(folder / "m.onnx"); }), "'w'"));
+}
+
+TEST(ReadOnnx, InputsThatAreInitializersAreConstants) {
+  TempFolder folder;
+  ModelBuilder b = NormModel();
+  b.Input("gamma", {"4"});
+  const auto graph = b.Read(folder / "m.onnx");
+  EXPECT_EQ(graph->inputs.size(), 1u);
+  EXPECT_EQ(graph->FindValue("gamma")->role, Role::kConstant);
+}
+
+TEST(ReadOnnx, RefusesInputsThatAreNoPlainTensors) {
+  TempFolder folder;
+  ModelBuilder strings;
+  strings.Input("x", {"4"}, onnx::TensorProto::STRING);
+  EXPECT_TRUE(Has(ErrorOf([&] { strings.Read(folder / "m.onnx"); }), "'x'"));
+  ModelBuilder sequence;
+  sequence.graph().add_input()->set_name("x");
+  EXPECT_TRUE(Has(ErrorOf([&] { sequence.Read(folder / "m.onnx"); }), "'x'"));
+  ModelBuilder negative;
+  negative.Input("x", {"-4"});
+  EXPECT_TRUE(Has(ErrorOf([&] { negative.Read(folder / "m.onnx"); }), "'x'"));
+}
+
+// IMP-19
+TEST(ReadOnnx, AbsentOptionalInputsKeepTheirPlaces) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4", "8"});
+  b.Input("r", {"4", "2"});
+  b.Floats("w1", {2, 8, 8}, std::vector<float>(128));
+  b.Floats("w2", {2, 8, 8}, std::vector<float>(128));
+  b.Op("MoE", {"x", "r", "w1", "", "w2", "", ""}, {"y"}, "com.microsoft");
+  b.Output("y");
+  const auto graph = b.Read(folder / "m.onnx");
+  const Node& node = *graph->nodes().front();
+  ASSERT_EQ(node.inputs.size(), 5u);
+  EXPECT_EQ(node.in(3), nullptr);
+  EXPECT_EQ(node.in(4)->name, "w2");
+}
+
+TEST(ReadOnnx, ConstantNodesBecomeConstants) {
+  TempFolder folder;
+  ModelBuilder b;
+  SetInt(b.Op("Constant", {}, {"i"}), "value_int", 7);
+  SetInts(b.Op("Constant", {}, {"is"}), "value_ints", {1, 2});
+  SetFloat(b.Op("Constant", {}, {"f"}), "value_float", 0.5f);
+  SetTensor(b.Op("Constant", {}, {"t"}), "value", onnx::TensorProto::FLOAT, {2})
+      .set_raw_data(FloatBytes({1, 2}));
+  for (const char* name : {"i", "is", "f", "t"}) b.Output(name);
+  const auto graph = b.Read(folder / "m.onnx");
+  EXPECT_TRUE(graph->nodes().empty());
+  EXPECT_EQ(graph->outputs[0]->data->AsInts(), (std::vector<int64_t>{7}));
+  EXPECT_TRUE(graph->outputs[0]->data->dims().empty());
+  EXPECT_EQ(graph->outputs[1]->data->AsInts(), (std::vector<int64_t>{1, 2}));
+  EXPECT_EQ(graph->outputs[2]->data->AsFloats(), (std::vector<float>{0.5f}));
+  EXPECT_EQ(graph->initializers.at("t")->AsFloats(), (std::vector<float>{1, 2}));
+}
+
+TEST(ReadOnnx, RefusesOpsetsThatBroadcastByAttribute) {
+  TempFolder folder;
+  ModelBuilder b(6);
+  b.Input("x", {"4"});
+  b.Op("Neg", {"x"}, {"y"});
+  EXPECT_TRUE(Has(ErrorOf([&] { b.Read(folder / "m.onnx"); }), "opset 6"));
+}
+
+TEST(ReadOnnx, RefusesAttributesGivenTwice) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4"});
+  auto& node = b.Op("Softmax", {"x"}, {"y"});
+  SetInt(node, "axis", 0);
+  SetInt(node, "axis", -1);
+  EXPECT_TRUE(Has(ErrorOf([&] { b.Read(folder / "m.onnx"); }), "'axis' is given twice"));
+}
+
+TEST(ReadOnnx, SplitSequencesBecomeSplits) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"2", "7"});
+  b.Ints("sizes", {2}, {3, 4});
+  b.Ints("size", {}, {3});
+  b.Ints("zero", {}, {0});
+  b.Ints("last", {}, {-1});
+  SetInt(b.Op("SplitToSequence", {"x", "sizes"}, {"s"}), "axis", 1);
+  SetInt(b.Op("SplitToSequence", {"x", "size"}, {"t"}), "axis", -1);
+  b.Op("SequenceAt", {"s", "zero"}, {"a"});
+  b.Op("SequenceAt", {"t", "last"}, {"b"});
+  b.Output("a");
+  b.Output("b");
+  auto graph = b.Read(folder / "m.onnx");
+  VerifyGraph(*graph);
+  const Node& s = *graph->outputs[0]->producer;
+  EXPECT_EQ(s.op(), "Split");
+  EXPECT_EQ(s.in(1)->data->AsInts(), (std::vector<int64_t>{3, 4}));
+  EXPECT_EQ(graph->outputs[0]->producer_index, 0);
+  EXPECT_EQ(graph->outputs[1]->producer->in(1)->data->AsInts(), (std::vector<int64_t>{3, 3, 1}));
+  EXPECT_EQ(graph->outputs[1]->producer_index, 2);
+  EXPECT_EQ(graph->outputs[0]->name, "a");
+
+  ModelBuilder beyond = b;
+  beyond.Ints("two", {}, {2});
+  beyond.Op("SequenceAt", {"s", "two"}, {"c"});
+  EXPECT_TRUE(Has(ErrorOf([&] { beyond.Read(folder / "m.onnx"); }), "SequenceAt 'n_c'"));
+  ModelBuilder misused = b;
+  misused.Op("Neg", {"s"}, {"c"});
+  EXPECT_TRUE(Has(ErrorOf([&] { misused.Read(folder / "m.onnx"); }), "sequence"));
 }
 
 }  // namespace

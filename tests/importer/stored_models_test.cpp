@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "graph/op_schema.h"
 #include "importer/importer.h"
@@ -36,11 +37,36 @@ TEST_P(StoredModel, IsRead) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, StoredModel, testing::ValuesIn(StoredModels()), [](const auto& info) {
-  std::string name = fs::relative(info.param, WEIR_SOURCE_DIR "/models").string();
-  std::replace_if(name.begin(), name.end(), [](char c) { return !std::isalnum(c); }, '_');
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Models, StoredModel, testing::ValuesIn(StoredModels()),
+                         [](const auto& info) {
+                           std::string name =
+                               fs::relative(info.param, WEIR_SOURCE_DIR "/models").string();
+                           std::replace_if(
+                               name.begin(), name.end(), [](char c) { return !std::isalnum(c); },
+                               '_');
+                           return name;
+                         });
+
+// Exports of whole models whose weights file is left out.
+TEST(FullSizeModels, AreReadWithoutTheirWeights) {
+  TempFolder folder;
+  const std::string archive = WEIR_SOURCE_DIR "/models/full_size.tar.gz";
+  if (!fs::exists(archive)) GTEST_SKIP() << archive << " is not there";
+  ASSERT_EQ(std::system(("tar xzf '" + archive + "' -C " + folder.path().string()).c_str()), 0);
+  int models = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+    if (entry.path().extension() != ".onnx") continue;
+    SCOPED_TRACE(entry.path());
+    ++models;
+    const auto graph = ReadOnnx(entry.path());
+    VerifyGraph(*graph);
+    ASSERT_EQ(graph->notices.size(), 1u);
+    EXPECT_NE(graph->notices[0].find("'weights.bin' is not there"), std::string::npos);
+    InferGraph(*graph);
+    EXPECT_EQ(graph->outputs.at(0)->shape.size(), 3u);
+  }
+  EXPECT_EQ(models, 6);
+}
 
 }  // namespace
 }  // namespace weir
