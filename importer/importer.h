@@ -21,7 +21,7 @@ std::unique_ptr<Graph> ReadOnnx(const std::filesystem::path& model);
 struct WriteOnnxOptions {
   int64_t external_threshold_bytes = 1024;  // larger tensors go to the data file
   int64_t inline_limit_bytes = 1900000000;  // total above which external data is forced
-  std::string data_file;                    // "" = <model>.data beside the model
+  std::string data_file = {};               // "" = <model>.data beside the model
 };
 // Saves any Graph (custom ops in domain ai.weir) as ONNX that onnx.load and ReadOnnx read again.
 void WriteOnnx(const Graph& graph, const std::filesystem::path& model,

@@ -5,6 +5,8 @@
 namespace weir {
 namespace {
 
+// The input of merged decoders that chooses between the graph with past and the one without.
+constexpr char kCacheSwitch[] = "use_cache_branch";
 constexpr int64_t kMaxElements = 64;  // of the tensors a condition is worked out from
 constexpr int kMaxDepth = 32;
 
@@ -22,7 +24,7 @@ std::optional<Array<float>> KnownContent(const Value& value) {
 // The value where it is known before launch.
 std::optional<Array<float>> Known(const Value* value, int depth) {
   if (value == nullptr || depth > kMaxDepth) return std::nullopt;
-  if (value->role == Role::kInput && value->name == "use_cache_branch") {
+  if (value->role == Role::kInput && value->name == kCacheSwitch) {
     return Array<float>::Ints({1}, DType::kBool, 0);
   }
   if (value->data != nullptr && value->data->elements() <= kMaxElements)
@@ -94,6 +96,13 @@ bool ModelReader::InlineIf(const NodeProto& node, Scope& scope) {
   }
   graph_->stripped.push_back(StrCat(Describe(node), ": ", wanted, " taken"));
   return true;
+}
+
+void ModelReader::DropCacheSwitch() {
+  Value* value = graph_->FindValue(kCacheSwitch);
+  if (value == nullptr || value->role != Role::kInput || !value->uses.empty()) return;
+  graph_->RemoveValue(value);
+  graph_->stripped.push_back(StrCat("input ", kCacheSwitch, ": the branch without past is taken"));
 }
 
 }  // namespace weir

@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kMaxNodes = 1000000;      // bound on what nested functions may expand to
+constexpr int64_t kMaxInlined = 300000;     // nodes that functions may expand to
 constexpr int64_t kOldestOpset = 7;         // before it broadcasting was an attribute
 constexpr int64_t kOpsetWithoutRanks = 13;  // from here on no rewrite depends on the rank
 
@@ -111,6 +111,7 @@ std::unique_ptr<Graph> ModelReader::Read() {
   for (const auto& output : proto.output()) results.push_back(output.name());
   ReadNodes(proto.node(), results, scope, StrCat("graph '", proto.name(), "'"));
   ReportUnknown();
+  DropCacheSwitch();
   ReadOutputs(scope);
   ReportMissing();
   return std::move(graph_);
@@ -125,10 +126,15 @@ void ModelReader::ReadInitializers(const onnx::GraphProto& proto, Scope& scope) 
   for (const std::string& name : twice) list += "\n  '" + name + "'";
   WEIR_CHECK(twice.empty() && !names.contains(""), ErrorCode::kInvalidModel,
              twice.empty() ? "an initializer has no name" : "initializers given twice:", list);
-  for (const auto& tensor : proto.initializer()) {
-    scope.values[tensor.name()] = AddTensor(
-        tensor.name(),
-        ReadTensor(tensor, external_, model_, StrCat("initializer '", tensor.name(), "'")), scope);
+  for (const auto& stored : proto.initializer()) {
+    const std::string& name = stored.name();
+    const Tensor tensor = ReadTensor(stored, external_, model_, StrCat("initializer '", name, "'"));
+    if (metadata_ && name.starts_with(kSourcePrefix)) {
+      graph_->initializers[name.substr(sizeof(kSourcePrefix) - 1)] = tensor.data;
+      continue;
+    }
+    scope.values[name] = AddTensor(name, tensor, scope);
+    RestoreRole(*scope.values[name]);
   }
 }
 
@@ -152,8 +158,9 @@ void ModelReader::ReadNodes(const ProtoNodes& nodes, const std::vector<std::stri
   const auto order = OrderNodes(
       nodes, results, [&](const std::string& name) { return scope.Has(name); }, where);
   for (const NodeProto* node : order) {
-    WEIR_CHECK(++nodes_read_ <= kMaxNodes, ErrorCode::kInvalidModel, where,
-               ": the model expands to more than ", kMaxNodes, " nodes");
+    if (!calls_.empty()) ++inlined_;
+    WEIR_CHECK(inlined_ <= kMaxInlined, ErrorCode::kInvalidModel, where,
+               ": the model's functions expand to more than ", kMaxInlined, " nodes");
     try {
       ReadNode(*node, scope);
     } catch (Error& error) {

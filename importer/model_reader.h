@@ -101,7 +101,8 @@ class ModelReader {
   Value* AddTensor(const std::string& name, const Tensor& tensor, const Scope& scope);
   void IndexFunction(const onnx::FunctionProto& function);  // inline_function.cpp
   bool InlineFunction(const NodeProto& node, Scope& scope);
-  bool InlineIf(const NodeProto& node, Scope& scope);      // inline_if.cpp
+  bool InlineIf(const NodeProto& node, Scope& scope);  // inline_if.cpp
+  void DropCacheSwitch();
   bool ReadSequence(const NodeProto& node, Scope& scope);  // read_sequence.cpp
   void ReadSplit(const NodeProto& node, Scope& scope);
   std::vector<int64_t> EqualPieces(const NodeProto& node, const Value& x, int64_t axis,
@@ -126,7 +127,7 @@ class ModelReader {
   std::unordered_map<std::string, const onnx::TypeProto*> value_types_;
   std::map<std::string, Unknown> unknown_;
   std::optional<GraphMetadata> metadata_;  // of files that WriteOnnx made
-  int64_t nodes_read_ = 0;
+  int64_t inlined_ = 0;
   bool has_if_ = false;
 };
 

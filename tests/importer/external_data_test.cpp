@@ -43,7 +43,8 @@ TEST(ExternalData, LocationsOutsideTheFolderAreRefusedBeforeOpening) {
       "sub/",     "sub//w.bin",    "./a..b.bin"};
   for (const std::string& location : refused) {
     const std::string error = ErrorWith(model, {{"location", location}});
-    EXPECT_TRUE(Has(error, "InvalidModel") && Has(error, "initializer 'w'")) << location << "\n" << error;
+    EXPECT_TRUE(Has(error, "InvalidModel") && Has(error, "initializer 'w'")) << location << "\n"
+                                                                             << error;
   }
   EXPECT_TRUE(Has(ErrorWith(model, {}), "initializer 'w'"));
   for (const std::string location : {"sub/w.bin", "a..b.bin"}) {
