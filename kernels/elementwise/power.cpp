@@ -65,11 +65,16 @@ void InferPow(InferContext& c) {
   });
 }
 
-// fmod = 1: sign of the dividend (C fmod). fmod = 0: integers only, sign of the divisor (Python %).
+// fmod = 1: sign of the dividend (C fmod). fmod = 0: sign of the divisor (Python %).
 int64_t IntMod(int64_t a, int64_t b, bool fmod) {
   WEIR_CHECK(b != 0, ErrorCode::kInvalidModel, "Mod: integer remainder of ", a, " by zero");
   if (b == -1) return 0;
   const int64_t r = a % b;
+  return !fmod && r != 0 && (r < 0) != (b < 0) ? r + b : r;
+}
+
+double FloatMod(double a, double b, bool fmod) {
+  const double r = std::fmod(a, b);
   return !fmod && r != 0 && (r < 0) != (b < 0) ? r + b : r;
 }
 
@@ -79,14 +84,14 @@ void ModReference(Eval<T>& e) {
   std::vector<std::vector<int64_t>> index;
   const Dims dims = BroadcastInputs(e, index);
   const Array<T>&a = e.x(0), &b = e.x(1);
-  WEIR_CHECK(a.dtype == b.dtype && (fmod || !a.is_float()), ErrorCode::kInvalidModel, "Mod of ",
-             DTypeName(a.dtype), " by ", DTypeName(b.dtype), ": floats need fmod = 1");
+  WEIR_CHECK(a.dtype == b.dtype, ErrorCode::kInvalidModel, "Mod of ", DTypeName(a.dtype), " by ",
+             DTypeName(b.dtype), "; insert a Cast");
   Array<T> y = a.is_float() ? Array<T>::Floats(dims) : Array<T>::Ints(dims, a.dtype);
   y.dtype = a.dtype;
   for (size_t k = 0; k < y.f.size(); ++k) {
     const T x = a.f[index[0][k]], m = b.f[index[1][k]];
-    // x - trunc(x / m) m; the whole quotient is a constant to the derivative.
-    y.f[k] = Lift(x, std::fmod(Real(x), Real(m)), 1);
+    // The whole quotient is a constant to the derivative.
+    y.f[k] = Lift(x, FloatMod(Real(x), Real(m), fmod), 1);
   }
   for (size_t k = 0; k < y.i.size(); ++k) y.i[k] = IntMod(a.i[index[0][k]], b.i[index[1][k]], fmod);
   e.out[0] = std::move(y);
@@ -117,6 +122,7 @@ std::vector<OpCase> ModCases() {
   return {{"python", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {}, 1, false},
           {"python_negative", {ints({3}, {-7, 0, 7}), ints({1}, {-3})}, {}, 1, false},
           {"c", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {{"fmod", int64_t{1}}}, 1, false},
+          {"float_python", {{.dims = {4, 33}, .scale = 5}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {-1.5}, .differentiable = false}}},
           {"float", {{.dims = {4, 33}, .scale = 5}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {1.5}, .differentiable = false}},
            {{"fmod", int64_t{1}}}}};
 }
@@ -141,7 +147,7 @@ const OpSchema& PowSchema() {
 const OpSchema& ModSchema() {
   static const OpSchema schema{
       .name = "Mod",
-      .doc = "y = a mod b, broadcast. fmod = 0 (integers): sign of b; fmod = 1: sign of a, as C's fmod.\n"
+      .doc = "y = a mod b, broadcast. fmod = 0: sign of b; fmod = 1: sign of a, as C's fmod.\n"
              "Source: ONNX Mod",
       .min_inputs = 2, .max_inputs = 2,
       .infer = InferMod,

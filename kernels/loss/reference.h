@@ -2,6 +2,7 @@
 #include <cmath>
 #include <complex>
 #include <optional>
+#include <type_traits>
 
 #include "graph/eval.h"
 
@@ -9,6 +10,10 @@ namespace weir {
 
 enum class LossReduction { kNone, kSum, kMean };
 LossReduction ReductionOf(const Attributes& attributes);  // throws InvalidModel when unknown
+
+// float32 sums over a whole batch run in float64.
+template <class T>
+using LossSum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
 // loss_i = -w[t_i] * logp[i, t_i], 0 where t_i = ignore_index; mean divides by the sum of the w[t_i].
 // logp [N, C, d...], targets [N, d...], weights? [C].
@@ -28,7 +33,7 @@ Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
   for (size_t k = 2; k < logp.dims.size(); ++k) inner *= logp.dims[k];
   const LossReduction reduction = ReductionOf(e.attributes);
   Array<T> each = Array<T>::Floats(expected);
-  T sum{}, weight_sum{};
+  LossSum<T> sum{}, weight_sum{};
   for (size_t k = 0; k < target.i.size(); ++k) {
     const int64_t t = target.i[k];
     if (ignore && t == *ignore) continue;
@@ -41,7 +46,7 @@ Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
     weight_sum += w;
   }
   if (reduction == LossReduction::kNone) return each;
-  return Array<T>::Floats({}, reduction == LossReduction::kMean ? sum / weight_sum : sum);
+  return Array<T>::Floats({}, static_cast<T>(reduction == LossReduction::kMean ? sum / weight_sum : sum));
 }
 
 template <class T>

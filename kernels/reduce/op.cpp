@@ -75,6 +75,11 @@ std::vector<OpCase> SumCases() {
   cases.push_back({"ints", {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {1, -2, 3, 4, 5, 6}}, Axes({1})}, {}, 1, false});
   return cases;
 }
+std::vector<OpCase> ExtremeCases() {
+  auto cases = Cases();
+  cases.push_back({"empty_axis", {{.dims = {3, 0}}, Axes({1})}, {}, 1, false});
+  return cases;
+}
 std::vector<OpCase> PositiveCases() {
   auto cases = Cases();
   for (OpCase& op_case : cases) op_case.in[0].kind = CaseInput::Kind::kPositive;
@@ -130,8 +135,8 @@ OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase>
   }
 WEIR_REDUCE(Sum, "y = sum x", SumCases, ReduceSumGradient)
 WEIR_REDUCE(Mean, "y = mean x", Cases, ReduceMeanGradient)
-WEIR_REDUCE(Max, "y = max x", Cases, ReduceExtremeGradient)
-WEIR_REDUCE(Min, "y = min x", Cases, ReduceExtremeGradient)
+WEIR_REDUCE(Max, "y = max x (none: -inf)", ExtremeCases, ReduceExtremeGradient)
+WEIR_REDUCE(Min, "y = min x (none: inf)", ExtremeCases, ReduceExtremeGradient)
 WEIR_REDUCE(Prod, "y = product of x", ProdCases, nullptr)
 WEIR_REDUCE(L2, "y = sqrt(sum x^2)", PositiveCases, ReduceL2Gradient)
 WEIR_REDUCE(SumSquare, "y = sum x^2", SumCases, ReduceSumSquareGradient)

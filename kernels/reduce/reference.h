@@ -16,6 +16,7 @@ Dims ReducedDims(const Dims& dims, const std::vector<bool>& reduced, bool keepdi
 
 enum class Reduction { kSum, kMean, kMax, kMin, kProd, kL2, kSumSquare, kLogSumExp };
 
+// The maximum of no floats is -inf, the minimum inf.
 template <Reduction kind, class T>
 void ReduceReference(Eval<T>& e) {
   const Array<T>& x = e.x(0);
@@ -30,8 +31,8 @@ void ReduceReference(Eval<T>& e) {
     for (size_t k = 0; k < in.size(); ++k) out[slot[k]] = combine(out[slot[k]], in[k]);
   };
   constexpr bool extreme = kind == Reduction::kMax || kind == Reduction::kMin;
-  WEIR_CHECK(!extreme || count > 0 || y.elements() == 0, ErrorCode::kInvalidModel,
-             "max or min over an empty axis of ", ToString(x.dims));
+  WEIR_CHECK(!extreme || x.is_float() || count > 0 || y.elements() == 0, ErrorCode::kInvalidModel,
+             "max or min of integers over an empty axis of ", ToString(x.dims));
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const auto pick = [](const auto& a, const auto& b, bool is_max) {
     if constexpr (std::is_same_v<std::decay_t<decltype(a)>, int64_t>) {

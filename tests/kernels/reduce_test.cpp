@@ -17,7 +17,7 @@ TEST(Reduce, WrongAxesAreErrors) {
   EXPECT_NE(error({2}).find("axis 2 is outside [-2,2)"), std::string::npos) << error({2});
   EXPECT_NE(error({-3}).find("axis -3 is outside"), std::string::npos);
   EXPECT_NE(error({1, -1}).find("given twice"), std::string::npos);
-  EXPECT_NE(ErrorOf([] { RunOp("ReduceMax", {Floats({2, 0}, {}), Ints({1}, {1})}); }).find("empty axis"),
+  EXPECT_NE(ErrorOf([] { RunOp("ReduceMax", {Ints({2, 0}, {}), Ints({1}, {1})}); }).find("empty axis"),
             std::string::npos);
   EXPECT_NE(ErrorOf([] { RunOp("Softmax", {Normal({2, 3}, 1)}, 1, {{"axis", int64_t{2}}}); }).find("axis 2"),
             std::string::npos);
