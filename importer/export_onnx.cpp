@@ -44,7 +44,7 @@ Targets FindTargets(onnx::ModelProto& model, const Replacements& replacements) {
 
 std::vector<std::byte> Encode(const onnx::TensorProto& tensor, const std::vector<float>& values,
                               const std::string& what) {
-  const Tensor header = ReadTensorHeader(tensor, what);
+  const FileTensor header = ReadTensorHeader(tensor, what);
   WEIR_CHECK(IsFloat(header.dtype), ErrorCode::kInvalidArgument, what, " holds ",
              DTypeName(header.dtype), "; only floating-point tensors can be replaced");
   WEIR_CHECK(std::ssize(values) == NumElements(header.dims), ErrorCode::kInvalidArgument, what,
@@ -92,7 +92,7 @@ class Exporter {
  private:
   static std::string Name(const TensorPlace& place) { return "tensor '" + place.name + "'"; }
   static int64_t BytesOf(const onnx::TensorProto& tensor) {
-    const Tensor header = ReadTensorHeader(tensor, "tensor '" + tensor.name() + "'");
+    const FileTensor header = ReadTensorHeader(tensor, "tensor '" + tensor.name() + "'");
     return weir::BytesOf(header.dtype, NumElements(header.dims));
   }
 
@@ -126,7 +126,7 @@ class Exporter {
           tensor.data_type() == onnx::TensorProto::STRING) {
         return;
       }
-      const Tensor read = ReadTensor(tensor, external_, model_, Name(place));
+      const FileTensor read = ReadTensor(tensor, external_, model_, Name(place));
       data_.Store(read.data->bytes(), Lifetime::kTemporary, tensor);
     });
   }

@@ -128,7 +128,7 @@ void ModelReader::ReadInitializers(const onnx::GraphProto& proto, Scope& scope) 
              twice.empty() ? "an initializer has no name" : "initializers given twice:", list);
   for (const auto& stored : proto.initializer()) {
     const std::string& name = stored.name();
-    const Tensor tensor = ReadTensor(stored, external_, model_, StrCat("initializer '", name, "'"));
+    const FileTensor tensor = ReadTensor(stored, external_, model_, StrCat("initializer '", name, "'"));
     if (metadata_ && name.starts_with(kSourcePrefix)) {
       graph_->initializers[name.substr(sizeof(kSourcePrefix) - 1)] = tensor.data;
       continue;
@@ -138,7 +138,7 @@ void ModelReader::ReadInitializers(const onnx::GraphProto& proto, Scope& scope) 
   }
 }
 
-Value* ModelReader::AddTensor(const std::string& name, const Tensor& tensor, const Scope& scope) {
+Value* ModelReader::AddTensor(const std::string& name, const FileTensor& tensor, const Scope& scope) {
   Value* value;
   if (tensor.data != nullptr) {
     value = graph_->AddConstant(scope.prefix + name, tensor.data);

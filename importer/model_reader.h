@@ -98,7 +98,7 @@ class ModelReader {
   Value* NewValue(const std::string& name, Scope& scope);
 
   void ReadConstant(const NodeProto& node, Scope& scope);
-  Value* AddTensor(const std::string& name, const Tensor& tensor, const Scope& scope);
+  Value* AddTensor(const std::string& name, const FileTensor& tensor, const Scope& scope);
   void IndexFunction(const onnx::FunctionProto& function);  // inline_function.cpp
   bool InlineFunction(const NodeProto& node, Scope& scope);
   bool InlineIf(const NodeProto& node, Scope& scope);  // inline_if.cpp

@@ -42,7 +42,7 @@ std::optional<Attribute> ModelReader::ReadAttribute(const AttributeProto& attrib
       return List<std::string>(attribute.strings());
     case AttributeProto::TENSOR: {
       const std::string what = StrCat("attribute '", attribute.name(), "' of ", where);
-      const Tensor tensor = ReadTensor(attribute.t(), external_, model_, what);
+      const FileTensor tensor = ReadTensor(attribute.t(), external_, model_, what);
       WEIR_CHECK(tensor.data != nullptr, ErrorCode::kInvalidModel, what,
                  ": its data file is missing");
       return tensor.data;
@@ -75,7 +75,7 @@ void ModelReader::ReadConstant(const NodeProto& node, Scope& scope) {
              Describe(node), ": expected one output and one attribute, got ", node.output_size(),
              " and ", node.attribute_size());
   const AttributeProto& attribute = node.attribute(0);
-  Tensor tensor;
+  FileTensor tensor;
   const bool inline_tensor = attribute.name() == "value" && attribute.ref_attr_name().empty();
   if (inline_tensor) {
     WEIR_CHECK(attribute.has_t(), ErrorCode::kInvalidModel, Describe(node),

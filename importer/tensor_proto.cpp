@@ -35,7 +35,7 @@ std::vector<std::byte> Narrowed(const Field& field, int64_t count, const std::st
   return bytes;
 }
 
-std::vector<std::byte> TypedBytes(const onnx::TensorProto& proto, const Tensor& tensor,
+std::vector<std::byte> TypedBytes(const onnx::TensorProto& proto, const FileTensor& tensor,
                                   const std::string& what) {
   const int64_t count = NumElements(tensor.dims);
   switch (tensor.dtype) {
@@ -71,8 +71,8 @@ std::vector<std::byte> TypedBytes(const onnx::TensorProto& proto, const Tensor& 
 
 }  // namespace
 
-Tensor ReadTensorHeader(const onnx::TensorProto& proto, const std::string& what) {
-  Tensor tensor;
+FileTensor ReadTensorHeader(const onnx::TensorProto& proto, const std::string& what) {
+  FileTensor tensor;
   tensor.dtype = DTypeFromOnnx(proto.data_type());
   WEIR_CHECK(tensor.dtype != DType::kUndefined, ErrorCode::kInvalidModel, what, ": element type ",
              OnnxTypeName(proto.data_type()), " is not supported");
@@ -86,9 +86,9 @@ Tensor ReadTensorHeader(const onnx::TensorProto& proto, const std::string& what)
   return tensor;
 }
 
-Tensor ReadTensor(const onnx::TensorProto& proto, ExternalData& external,
+FileTensor ReadTensor(const onnx::TensorProto& proto, ExternalData& external,
                   const std::shared_ptr<const void>& owner, const std::string& what) {
-  Tensor tensor = ReadTensorHeader(proto, what);
+  FileTensor tensor = ReadTensorHeader(proto, what);
   const int64_t bytes = BytesOf(tensor.dtype, NumElements(tensor.dims));
   if (proto.data_location() == onnx::TensorProto::EXTERNAL) {
     if (const auto mapped = external.Map(proto, bytes, what)) {

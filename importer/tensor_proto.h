@@ -7,17 +7,17 @@
 
 namespace weir {
 
-struct Tensor {
+struct FileTensor {
   DType dtype = DType::kUndefined;
   Dims dims;
   TensorDataPtr data;  // null when the external file is missing
 };
 // Reads a tensor without copying raw or external bytes; `owner` keeps the proto alive. `what` names
 // the tensor in errors ("initializer 'w'").
-Tensor ReadTensor(const onnx::TensorProto& proto, ExternalData& external,
+FileTensor ReadTensor(const onnx::TensorProto& proto, ExternalData& external,
                   const std::shared_ptr<const void>& owner, const std::string& what);
 
 // Dtype and checked dims alone.
-Tensor ReadTensorHeader(const onnx::TensorProto& proto, const std::string& what);
+FileTensor ReadTensorHeader(const onnx::TensorProto& proto, const std::string& what);
 
 }  // namespace weir
