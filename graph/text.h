@@ -22,8 +22,8 @@ std::string ToText(const Graph& graph);
 // constants inlined by value: equal graphs give equal bytes whatever their history.
 std::string CanonicalText(const Graph& graph);
 
-// Reads what ToText wrote (golden tests); constants must carry their values. Shapes of intermediates are
-// inferred. Throws InvalidModel with line and column.
+// Reads what ToText wrote (golden tests); constants must carry their values and may stand where they are
+// used: Reshape(x, int64[2]{0, -1}). Shapes of intermediates are inferred. Throws InvalidModel with line and column.
 std::unique_ptr<Graph> ParseText(const std::string& text);
 
 }  // namespace weir

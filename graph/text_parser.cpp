@@ -269,6 +269,12 @@ class Parser {
     return true;
   }
 
+  // A constant written where it is used, as CanonicalText does: int64[2]{0, -1}.
+  bool IsInlineConstant() const {
+    return Peek().kind == Kind::kWord && DTypeFromName(Peek().text) != DType::kUndefined &&
+           at_ + 1 < tokens_.size() && tokens_[at_ + 1].text == "[";
+  }
+
   void ParseNode(Graph& graph, Phase phase, const std::string& first) {
     const Token start = tokens_[at_ - 1];
     std::vector<std::string> results = {first};
@@ -291,6 +297,11 @@ class Parser {
     Expect("(");
     List(")", [&] {
       const Token token = Peek();
+      if (IsInlineConstant()) {
+        const Typed type = ParseType();
+        inputs.push_back(graph.AddConstant("constant", ParseData(type)));
+        return;
+      }
       const std::string name = TakeName();
       inputs.push_back(name.empty() ? nullptr : graph.FindValue(name));
       if (inputs.back() == nullptr && !name.empty()) Fail(token, "the value is not defined before this use");
