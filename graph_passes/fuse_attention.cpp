@@ -6,7 +6,6 @@
 #include "graph_passes/match.h"
 #include "graph_passes/match_attention.h"
 #include "graph_passes/parameters.h"
-#include "graph_passes/recognize_mask.h"
 #include "graph_passes/shape_tensor.h"
 
 namespace weir {
@@ -51,10 +50,8 @@ class Fuser {
     EagerAttention match;
     std::string why;
     if (!MatchEagerAttention(node, constants_, match, why)) return !why.empty() && Miss(node, why);
-    Mask mask{false, 0};
-    for (const auto& use : match.masks) {
-      if (!Combine(mask, use.mask, use.inverted, why)) return Miss(node, why);
-    }
+    const auto mask = RecognizeMask(constants_, match.masks, false, why);
+    if (!mask) return Miss(node, why);
     Builder builder = At(graph_, node);
     Value* k = match.k_transposed ? TransposeBy(builder, match.k, {0, 1, 3, 2}) : match.k;
     Value* v = match.v;
@@ -65,7 +62,7 @@ class Fuser {
     }
     const auto tokens_first = [&](Value* x) { return TransposeBy(builder, x, kSwapHeads); };
     const Fused fused{tokens_first(match.q), tokens_first(k), tokens_first(v), sinks,
-                      SnapScale(match.scale, match.q->shape[3]), match.softcap, mask};
+                      SnapScale(match.scale, match.q->shape[3]), match.softcap, *mask};
     graph_.ReplaceUses(node.out(), TransposeBy(builder, Emit(graph_, node, fused), kSwapHeads));
     return true;
   }
@@ -73,8 +70,10 @@ class Fuser {
   // ai.onnx Attention(q, k, v, mask?, past?...)
   bool FuseOp(Node& node) {
     std::string why;
-    Mask mask{node.attributes.Int("is_causal", 0) != 0, 0};
-    if (node.in(3) != nullptr && !Combine(mask, node.in(3), false, why)) return Miss(node, why);
+    std::vector<MaskUse> masks;
+    if (node.in(3) != nullptr) masks.push_back({node.in(3), false});
+    const auto mask = RecognizeMask(constants_, masks, node.attributes.Int("is_causal", 0) != 0, why);
+    if (!mask) return Miss(node, why);
     for (size_t i = 4; i < node.inputs.size(); ++i) {
       if (node.in(i) != nullptr && !IsEmpty(node.in(i))) return Miss(node, "it has a past or a length input");
     }
@@ -97,7 +96,7 @@ class Fuser {
     const Dim& channels = q->shape[3];
     const double plain = channels.IsConstant() ? 1 / std::sqrt(static_cast<double>(channels.Constant())) : 1;
     const double scale = SnapScale(node.attributes.Float("scale", plain), channels);
-    Value* y = Emit(graph_, node, {q, k, v, nullptr, scale, node.attributes.Float("softcap", 0), mask});
+    Value* y = Emit(graph_, node, {q, k, v, nullptr, scale, node.attributes.Float("softcap", 0), *mask});
     const Shape& s = y->shape;
     y = flat ? ReshapeTo(builder, y, {s[0], s[1], s[2] * s[3]}) : TransposeBy(builder, y, kSwapHeads);
     graph_.ReplaceUses(node.out(), y);
@@ -116,15 +115,6 @@ class Fuser {
       if (dim == Dim(0)) return true;
     }
     return false;
-  }
-
-  // Both masks hold: the narrower window, causal when either is.
-  bool Combine(Mask& mask, const Value* value, bool inverted, std::string& why) {
-    const auto found = RecognizeMask(constants_, value, inverted, why);
-    if (!found) return false;
-    mask.causal = mask.causal || found->causal;
-    if (found->window > 0 && (mask.window == 0 || found->window < mask.window)) mask.window = found->window;
-    return true;
   }
 
   // Repeated kv heads are taken back; what is left must divide the query heads.

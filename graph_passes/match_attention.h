@@ -4,6 +4,7 @@
 
 #include "graph/graph.h"
 #include "graph_passes/probe.h"
+#include "graph_passes/recognize_mask.h"
 
 namespace weir {
 
@@ -15,10 +16,6 @@ struct EagerAttention {
   Value* v = nullptr;
   Value* sinks = nullptr;       // whatever shape the graph has it in
   double scale = 1, softcap = 0;
-  struct MaskUse {
-    Value* mask;
-    bool inverted;  // true = drop
-  };
   std::vector<MaskUse> masks;
 };
 

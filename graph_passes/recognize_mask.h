@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "graph_passes/probe.h"
 
@@ -11,11 +12,17 @@ struct Mask {
   int64_t window = 0;  // 0 = none: key j is allowed iff i - window < j <= i
 };
 
-// Proves that a mask (true = keep, or added: 0 = keep, very negative = drop; [.., S, S] of any leading
-// dims) is causal, causal with a window, or empty, by evaluating it at small launch shapes. A window
-// larger than those is found by reading its constant as a smaller one, so the form is proved for every
-// size. `inverted`: true = drop. On failure `why` says what was seen.
-std::optional<Mask> RecognizeMask(const LaunchConstants& constants, const Value* mask, bool inverted,
+// One mask tensor [.., S, S] of any leading dims: booleans (true = keep; true = drop when `inverted`) or
+// numbers to add (0 = keep, very negative = drop).
+struct MaskUse {
+  const Value* mask = nullptr;
+  bool inverted = false;
+};
+
+// Proves that the masks together (and causality, when `causal`) are causal, causal with a window, or
+// nothing, by evaluating them at small launch shapes. A window larger than those is found by reading its
+// constant as a smaller one, so the form is proved for every size. On failure `why` says what was seen.
+std::optional<Mask> RecognizeMask(const LaunchConstants& constants, const std::vector<MaskUse>& masks, bool causal,
                                   std::string& why);
 
 }  // namespace weir

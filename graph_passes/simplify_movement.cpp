@@ -22,7 +22,8 @@ bool ReplaceByReshape(Rewrite& r) {
   if (!r.ShapesKnown()) return false;
   if (Same(r.in(0)->shape, r.out()->shape)) return r.Replace(r.in(0));
   const auto target = ReshapeTarget(r.in(0)->shape, r.out()->shape);
-  return target && r.Replace(r.builder.Op("Reshape", {r.in(0), r.builder.Ints(*target)}));
+  Value* shape = target ? r.builder.Ints(*target) : ShapeTensor(r.builder, r.out()->shape);
+  return shape != nullptr && r.Replace(r.builder.Op("Reshape", {r.in(0), shape}));
 }
 
 // Reshape(Transpose(Reshape(x, [-1,S,D]), [0,2,1]), [..,D,S]) ==> Transpose(Reshape(x, [..,S,D]), last two)
