@@ -1,5 +1,7 @@
 #include "kernels/elementwise/broadcast.h"
 
+#include "kernels/common/index_map.h"
+
 namespace weir {
 
 std::vector<int64_t> BroadcastStrides(const Dims& in, const Dims& out) {
@@ -15,7 +17,7 @@ std::vector<int64_t> BroadcastStrides(const Dims& in, const Dims& out) {
 
 std::vector<int64_t> BroadcastIndex(const Dims& in, const Dims& out) {
   const auto strides = BroadcastStrides(in, out);
-  std::vector<int64_t> index(static_cast<size_t>(NumElements(out)));
+  std::vector<int64_t> index(static_cast<size_t>(CheckedElements(out)));
   std::vector<int64_t> position(out.size(), 0);
   int64_t at = 0;
   for (int64_t& slot : index) {

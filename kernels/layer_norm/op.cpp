@@ -1,14 +1,13 @@
 #include "graph/gradient.h"
 #include "graph/op_schema.h"
+#include "kernels/common/index_map.h"
 #include "kernels/layer_norm/reference.h"
 
 namespace weir {
 
 NormView ViewNorm(const Dims& dims, int64_t axis) {
-  const auto rank = static_cast<int64_t>(dims.size());
-  WEIR_CHECK(axis >= -rank && axis < rank, ErrorCode::kInvalidModel, "axis ", axis, " is outside [", -rank, ",", rank,
-             ") of ", ToString(dims));
-  if (axis < 0) axis += rank;
+  const int64_t rank = Rank(dims);
+  axis = NormalizeAxis(axis, rank);
   NormView view;
   for (int64_t k = 0; k < rank; ++k) {
     const int64_t dim = dims[static_cast<size_t>(k)];
@@ -27,10 +26,7 @@ void InferNorm(InferContext& c) {
   for (size_t o = 1; o < c.node.outputs.size(); ++o) c.SetDType(o, DType::kFloat32);
   if (!c.HasShape(0)) return;
   const Shape& x = c.shape(0);
-  const auto rank = static_cast<int64_t>(x.size());
-  int64_t axis = c.node.attributes.Int("axis", -1);
-  if (axis < -rank || axis >= rank) c.Fail(StrCat("axis ", axis, " is outside [", -rank, ",", rank, ")"));
-  if (axis < 0) axis += rank;
+  const int64_t axis = NormalizeAxis(c.node.attributes.Int("axis", -1), Rank(x));
   const Shape inner(x.begin() + axis, x.end());
   for (size_t i = 1; i < c.node.inputs.size(); ++i) {
     if (!c.HasShape(i)) continue;
@@ -48,9 +44,7 @@ void InferNorm(InferContext& c) {
 
 void InferLayerNormGradient(InferContext& c) {
   const Shape& x = c.shape(0);
-  const auto rank = static_cast<int64_t>(x.size());
-  const int64_t axis = c.node.attributes.Int("axis", -1);
-  const Shape inner(x.begin() + (axis < 0 ? axis + rank : axis), x.end());
+  const Shape inner(x.begin() + NormalizeAxis(c.node.attributes.Int("axis", -1), Rank(x)), x.end());
   if (!(Product(c.shape(1)) == Product(inner))) {
     c.Fail(StrCat("scale ", ToString(c.shape(1)), " must have the normalised shape ", ToString(inner)));
   }

@@ -12,7 +12,7 @@ struct NormView {
   int64_t rows = 1, length = 1;
   Dims inner, statistics;  // the normalised dims; dims of mean and inverse deviation
 };
-NormView ViewNorm(const Dims& dims, int64_t axis);  // throws InvalidModel when axis is out of range
+NormView ViewNorm(const Dims& dims, int64_t axis);
 
 // LayerNormalization (center): y = (x - mean) * r * gamma + beta, r = 1 / sqrt(var + epsilon);
 // RMSNormalization: y = x * r * gamma, r = 1 / sqrt(mean(x^2) + epsilon).

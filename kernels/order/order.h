@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "graph/shape.h"
-#include "kernels/common/index_map.h"
+#include "kernels/common/axis_view.h"
 
 namespace weir {
 
@@ -11,15 +11,6 @@ namespace weir {
 // order is total whatever the data.
 inline bool Larger(double a, double b) { return std::isnan(a) ? !std::isnan(b) : a > b; }
 inline bool Smaller(double a, double b) { return Larger(b, a); }
-
-// dims as [outer, size of axis, inner].
-struct AxisView {
-  int64_t outer = 1, size = 1, inner = 1;
-};
-inline AxisView ViewAxis(const Dims& dims, int64_t axis) {
-  const auto at = dims.begin() + NormalizeAxis(axis, Rank(dims));
-  return {NumElements(Dims(dims.begin(), at)), *at, NumElements(Dims(at + 1, dims.end()))};
-}
 
 // dims[axis] = k for TopK.
 Shape TopKShape(Shape x, int64_t axis, const Dim& k);

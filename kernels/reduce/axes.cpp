@@ -1,3 +1,4 @@
+#include "kernels/common/index_map.h"
 #include "kernels/reduce/reference.h"
 
 namespace weir {
@@ -8,13 +9,8 @@ std::vector<bool> ReducedAxes(const Attributes& attributes, size_t rank, const s
     if (attributes.Int("noop_with_empty_axes", 0) == 0) reduced.assign(rank, true);
     return reduced;
   }
-  const auto n = static_cast<int64_t>(rank);
-  for (const int64_t axis : *given) {
-    WEIR_CHECK(axis >= -n && axis < n, ErrorCode::kInvalidModel, "axis ", axis, " is outside [", -n, ",",
-               n, ")");
-    const auto at = static_cast<size_t>(axis < 0 ? axis + n : axis);
-    WEIR_CHECK(!reduced[at], ErrorCode::kInvalidModel, "axis ", axis, " is given twice");
-    reduced[at] = true;
+  for (const int64_t axis : NormalizeAxes(*given, static_cast<int64_t>(rank))) {
+    reduced[static_cast<size_t>(axis)] = true;
   }
   return reduced;
 }

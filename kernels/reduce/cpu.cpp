@@ -2,6 +2,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/common/integers.h"
 #include "kernels/common/reference_kernel.h"
 #include "kernels/reduce/reduce_axis.h"
 
@@ -66,7 +67,7 @@ void LaunchReduce(KernelContext& c) {
   const int64_t count = c.outputs[0].elements();
   if (x.dtype != DType::kFloat32 || x.elements() == 0 || count == 0) return LaunchReference(c);
   std::vector<int64_t> axes;
-  if (c.has(1)) axes = ReadArray(c.inputs[1]).i;
+  if (c.has(1)) axes = ReadInts(c.inputs[1]);
   const auto reduced = ReducedAxes(c.attributes(), x.dims.size(), c.has(1) ? &axes : nullptr);
   float* y = c.outputs[0].data<float>();
   ReduceRuns(kind, x.data<float>(), Runs(x.dims, reduced), y);

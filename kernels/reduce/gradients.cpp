@@ -1,6 +1,7 @@
 #include "kernels/reduce/gradients.h"
 
 #include "graph/op_schema.h"
+#include "kernels/common/infer.h"
 #include "kernels/reduce/reference.h"
 
 namespace weir {
@@ -40,7 +41,7 @@ Value* Kept(Builder& b, Value* value, const Reduced& reduced) {
 // Repeats `kept` to x's shape.
 Value* ExpandLike(Builder& b, Value* kept, Value* x) {
   if (Same(kept->shape, x->shape)) return kept;
-  return b.Op("Expand", {kept, IsConcrete(x->shape) ? b.Ints(ToDims(x->shape)) : b.Op("Shape", {x})});
+  return b.Op("Expand", {kept, ShapeOf(b, x)});
 }
 
 bool Wanted(GradientContext& g) { return g.OutputGradient() != nullptr && g.Needs(0); }

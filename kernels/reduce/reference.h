@@ -8,7 +8,7 @@
 namespace weir {
 
 // Which axes of a tensor of `rank` an ONNX reduction reduces. `given` is null without an axes input.
-// Throws InvalidModel on an axis out of range or given twice.
+// Throws InvalidShape on an axis out of range or given twice.
 std::vector<bool> ReducedAxes(const Attributes& attributes, size_t rank, const std::vector<int64_t>* given);
 
 // dims after the reduction; `slot` receives, for every input element, the index of its output element.

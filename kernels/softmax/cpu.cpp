@@ -31,7 +31,7 @@ void GradientRow(const float* y, const float* dy, int64_t count, bool log, float
 template <size_t operands, class Body>
 void ForEachRow(KernelContext& c, const Body& body) {
   const AxisView view = ViewAxis(c.outputs[0].dims, c.attributes().Int("axis", -1));
-  const int64_t n = view.length, inner = view.inner;
+  const int64_t n = view.size, inner = view.inner;
   if (n == 0) return;
   float* out = c.outputs[0].data<float>();
   ParallelFor(view.outer * inner, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
@@ -60,13 +60,13 @@ void ForEachRow(KernelContext& c, const Body& body) {
 template <bool log>
 void LaunchSoftmax(KernelContext& c) {
   if (c.inputs[0].dtype != DType::kFloat32) return LaunchReference(c);
-  const int64_t n = ViewAxis(c.outputs[0].dims, c.attributes().Int("axis", -1)).length;
+  const int64_t n = ViewAxis(c.outputs[0].dims, c.attributes().Int("axis", -1)).size;
   ForEachRow<1>(c, [n](const float* const* in, float* y) { SoftmaxRow(in[0], n, log, y); });
 }
 
 void LaunchSoftmaxGradient(KernelContext& c) {
   const bool log = c.attributes().Int("log", 0) != 0;
-  const int64_t n = ViewAxis(c.outputs[0].dims, c.attributes().Int("axis", -1)).length;
+  const int64_t n = ViewAxis(c.outputs[0].dims, c.attributes().Int("axis", -1)).size;
   ForEachRow<2>(c, [n, log](const float* const* in, float* dx) { GradientRow(in[0], in[1], n, log, dx); });
 }
 

@@ -5,28 +5,11 @@
 
 namespace weir {
 
-AxisView ViewAxis(const Dims& dims, int64_t axis) {
-  const auto rank = static_cast<int64_t>(dims.size());
-  WEIR_CHECK(axis >= -rank && axis < rank, ErrorCode::kInvalidModel, "axis ", axis, " is outside [", -rank,
-             ",", rank, ") of ", ToString(dims));
-  if (axis < 0) axis += rank;
-  AxisView view;
-  for (int64_t k = 0; k < rank; ++k) {
-    (k < axis ? view.outer : k == axis ? view.length : view.inner) *= dims[static_cast<size_t>(k)];
-  }
-  return view;
-}
-
 namespace {
 
 void InferSoftmax(InferContext& c) {
   InferUnary(c);
-  if (!c.HasShape(0)) return;
-  const auto rank = static_cast<int64_t>(c.shape(0).size());
-  const int64_t axis = c.node.attributes.Int("axis", -1);
-  if (axis < -rank || axis >= rank) {
-    c.Fail(StrCat("axis ", axis, " is outside [", -rank, ",", rank, ")"));
-  }
+  if (c.HasShape(0)) NormalizeAxis(c.node.attributes.Int("axis", -1), Rank(c.shape(0)));
 }
 
 template <bool log>

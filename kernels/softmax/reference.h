@@ -4,14 +4,9 @@
 #include <limits>
 
 #include "graph/eval.h"
+#include "kernels/common/axis_view.h"
 
 namespace weir {
-
-// A tensor seen as [outer, length, inner] around one axis. Throws InvalidModel when axis is out of range.
-struct AxisView {
-  int64_t outer = 1, length = 1, inner = 1;
-};
-AxisView ViewAxis(const Dims& dims, int64_t axis);
 
 // y = exp(x - m) / sum exp(x - m), m the row's maximum; log form: x - m - ln(sum). A row of -inf is NaN.
 template <bool log, class T>
@@ -21,18 +16,18 @@ void SoftmaxReference(Eval<T>& e) {
   e.out[0] = x;
   std::vector<T>& y = e.out[0].f;
   for (int64_t row = 0; row < view.outer * view.inner; ++row) {
-    const int64_t base = row / view.inner * view.length * view.inner + row % view.inner;
+    const int64_t base = row / view.inner * view.size * view.inner + row % view.inner;
     const auto at = [&](int64_t j) -> T& { return y[static_cast<size_t>(base + j * view.inner)]; };
     double top = -std::numeric_limits<double>::infinity();
-    for (int64_t j = 0; j < view.length; ++j) top = std::max(top, Real(at(j)));
+    for (int64_t j = 0; j < view.size; ++j) top = std::max(top, Real(at(j)));
     T sum{};
-    for (int64_t j = 0; j < view.length; ++j) {
+    for (int64_t j = 0; j < view.size; ++j) {
       at(j) -= T(top);
       const T power = std::exp(at(j));
       sum += power;
       if (!log) at(j) = power;
     }
-    for (int64_t j = 0; j < view.length; ++j) at(j) = log ? at(j) - std::log(sum) : at(j) / sum;
+    for (int64_t j = 0; j < view.size; ++j) at(j) = log ? at(j) - std::log(sum) : at(j) / sum;
   }
 }
 
@@ -44,13 +39,13 @@ void SoftmaxGradientReference(Eval<T>& e) {
   const AxisView view = ViewAxis(y.dims, e.attributes.Int("axis", -1));
   e.out[0] = Array<T>::Floats(y.dims);
   for (int64_t row = 0; row < view.outer * view.inner; ++row) {
-    const int64_t base = row / view.inner * view.length * view.inner + row % view.inner;
+    const int64_t base = row / view.inner * view.size * view.inner + row % view.inner;
     T sum{};
-    for (int64_t j = 0; j < view.length; ++j) {
+    for (int64_t j = 0; j < view.size; ++j) {
       const auto k = static_cast<size_t>(base + j * view.inner);
       sum += log ? dy.f[k] : dy.f[k] * y.f[k];
     }
-    for (int64_t j = 0; j < view.length; ++j) {
+    for (int64_t j = 0; j < view.size; ++j) {
       const auto k = static_cast<size_t>(base + j * view.inner);
       e.out[0].f[k] = log ? dy.f[k] - std::exp(y.f[k]) * sum : y.f[k] * (dy.f[k] - sum);
     }

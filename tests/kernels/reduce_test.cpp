@@ -14,8 +14,8 @@ TEST(Reduce, WrongAxesAreErrors) {
     const auto count = static_cast<int64_t>(axes.size());
     return ErrorOf([&] { RunOp("ReduceSum", {Normal({2, 3}, 1), Ints({count}, axes)}); });
   };
-  EXPECT_NE(error({2}).find("axis 2 is outside [-2,2)"), std::string::npos) << error({2});
-  EXPECT_NE(error({-3}).find("axis -3 is outside"), std::string::npos);
+  EXPECT_NE(error({2}).find("axis 2 is out of range for rank 2"), std::string::npos) << error({2});
+  EXPECT_NE(error({-3}).find("axis -3 is out of range"), std::string::npos);
   EXPECT_NE(error({1, -1}).find("given twice"), std::string::npos);
   EXPECT_NE(ErrorOf([] { RunOp("ReduceMax", {Ints({2, 0}, {}), Ints({1}, {1})}); }).find("empty axis"),
             std::string::npos);
