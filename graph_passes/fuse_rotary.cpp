@@ -1,5 +1,6 @@
 #include "graph_passes/fuse_rotary.h"
 
+#include <map>
 #include <optional>
 
 #include "graph/error.h"
@@ -130,27 +131,28 @@ class Fuser {
     const size_t rank = x->shape.size();
     const bool layout = axis && ((rank == 4 && (*axis == 1 || *axis == 2)) || (rank == 3 && *axis == 1));
     if (!layout || !constants_.Has(cos) || !constants_.Has(sin)) return std::nullopt;  // no rotary at all
-    std::string why;
-    std::optional<RotaryPair> pair;
-    if (LinesUp(cos, x, *axis) && LinesUp(sin, x, *axis)) {
-      pair = RecognizeRotary(constants_, cos, sin, why);
-    } else {
-      why = "the rotary operands do not line up with the positions";
+    if (!LinesUp(cos, x, *axis) || !LinesUp(sin, x, *axis)) {
+      Miss(node, "the rotary operands do not line up with the positions");
+      return std::nullopt;
     }
-    if (!pair) Miss(node, why);
-    return pair;
+    return Recognize(node, cos, sin);
+  }
+
+  // All layers share their tables: each pair is proved once.
+  std::optional<RotaryPair> Recognize(const Node& node, const Value* cos, const Value* sin) {
+    const auto [it, added] = pairs_.try_emplace({cos, sin});
+    if (added) it->second.pair = RecognizeRotary(constants_, cos, sin, it->second.why);
+    if (!it->second.pair) Miss(node, it->second.why);
+    return it->second.pair;
   }
 
   std::optional<RotaryTables> FromOperands(const Node& node, const Value* x, const Value* cos, const Value* sin) {
-    std::string why = "cos and sin are not [batch,sequence,channels/2] tables";
     const bool fits = cos->has_shape && sin->has_shape && cos->shape.size() == 3 &&
                       cos->shape[1] == Dim::Sequence() && x->shape.size() == 4;
-    const auto pair = fits ? RecognizeRotary(constants_, cos, sin, why) : std::nullopt;
-    if (!pair || pair->width != static_cast<int64_t>(pair->inv_freq.size())) {
-      Miss(node, why);
-      return std::nullopt;
-    }
-    return MakeTables(graph_, *pair);
+    const auto pair = fits ? Recognize(node, cos, sin) : std::nullopt;
+    const bool half = pair && pair->width == static_cast<int64_t>(pair->inv_freq.size());
+    if (!fits || (pair && !half)) Miss(node, "cos and sin are not [batch,sequence,channels/2] tables");
+    return half ? std::optional(MakeTables(graph_, *pair)) : std::nullopt;
   }
 
   // Baked caches read at positions 0 .. S-1.
@@ -170,9 +172,14 @@ class Fuser {
     return TablesFromCaches(graph_, cos, sin);
   }
 
+  struct Proof {
+    std::optional<RotaryPair> pair;
+    std::string why;
+  };
   Graph& graph_;
   PassContext& context_;
   LaunchConstants constants_;
+  std::map<std::pair<const Value*, const Value*>, Proof> pairs_;
 };
 
 }  // namespace
