@@ -36,15 +36,15 @@ void CopyContent(InferContext& c) {
   if (auto content = Content(c, 0)) c.SetContent(0, std::move(*content));
 }
 
-bool CarriesContent(const InferContext& c) {
+bool CarriesContent(const InferContext& c, size_t i) {
   const Value* out = c.node.out(0);
-  if (!c.HasShape(0) || out == nullptr || !out->has_shape || IsFloat(c.in(0)->dtype)) return false;
-  if (!IsConcrete(c.shape(0)) || !IsConcrete(out->shape)) return false;
-  return NumElements(ToDims(out->shape)) <= kMaxContent && Content(c, 0).has_value();
+  if (!c.HasShape(i) || out == nullptr || !out->has_shape || IsFloat(c.in(i)->dtype)) return false;
+  if (!IsConcrete(c.shape(i)) || !IsConcrete(out->shape)) return false;
+  return NumElements(ToDims(out->shape)) <= kMaxContent && Content(c, i).has_value();
 }
 
-void MapContent(InferContext& c, const IndexMap& map) {
-  c.SetContent(0, TakeElements(*Content(c, 0), map.source, Dim(0)));
+void MapContent(InferContext& c, const IndexMap& map, size_t i) {
+  c.SetContent(0, TakeElements(*Content(c, i), map.source, Dim(0)));
 }
 
 void InferFromShapeInput(InferContext& c, size_t i) {

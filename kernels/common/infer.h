@@ -21,10 +21,10 @@ int64_t LengthOf(const InferContext& c, size_t i);
 void SetUnknown(InferContext& c, DType dtype, int64_t rank);
 // Output 0 copies the known elements of input 0 in order (reshapes).
 void CopyContent(InferContext& c);
-// Whether input 0 has concrete dims and content, and output 0 few enough elements to carry it.
-bool CarriesContent(const InferContext& c);
-// Output 0's content is input 0's taken through the map. Call only when CarriesContent.
-void MapContent(InferContext& c, const IndexMap& map);
+// Whether input i has concrete dims and content, and output 0 few enough elements to carry it.
+bool CarriesContent(const InferContext& c, size_t i = 0);
+// Output 0's content is input i's taken through the map. Call only when CarriesContent.
+void MapContent(InferContext& c, const IndexMap& map, size_t i = 0);
 // Sets output 0 (dtype of input 0) of a gradient op whose input i is the shape of the result.
 void InferFromShapeInput(InferContext& c, size_t i);
 

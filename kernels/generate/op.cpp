@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "kernels/cast/convert.h"
 #include "kernels/common/cases.h"
 #include "kernels/common/copy_kernel.h"
 #include "kernels/common/infer.h"
@@ -207,35 +208,51 @@ Shape OneHotShape(Shape ids, const Dim& depth, int64_t axis) {
   return ids;
 }
 
+// Which of [off, on] every element of the result is.
+IndexMap OneHotMap(const Dims& id_dims, const std::vector<int64_t>& ids, int64_t depth,
+                   int64_t axis) {
+  axis = NormalizeAxis(axis, Rank(id_dims) + 1);
+  const Dims strides = Strides(id_dims);
+  const Dims dims = ToDims(OneHotShape(ToShape(id_dims), depth, axis));
+  return MakeIndexMap(dims, [&](const Dims& at) {
+    int64_t position = 0;
+    for (size_t i = 0; i < strides.size(); ++i) {
+      position += at[static_cast<int64_t>(i) < axis ? i : i + 1] * strides[i];
+    }
+    const int64_t id = ids[static_cast<size_t>(position)], hot = at[static_cast<size_t>(axis)];
+    return int64_t{id == hot || (id < 0 && id + depth == hot)};
+  });
+}
+
 void InferOneHot(InferContext& c) {
   const DType dtype = c.in(2)->dtype;
   if (!c.HasShape(0)) return c.SetDType(0, dtype);
-  c.SetOutput(0, dtype,
-              OneHotShape(c.shape(0), ScalarContent(c, 1), c.node.attributes.Int("axis", -1)));
+  const int64_t axis = c.node.attributes.Int("axis", -1);
+  const Dim depth = ScalarContent(c, 1);
+  c.SetOutput(0, dtype, OneHotShape(c.shape(0), depth, axis));
+  const auto ids = ConstantContent(c, 0);
+  // The exporters write repeat counts ([1, k, 1]) as a one-hot of [1, k].
+  if (ids && CarriesContent(c, 2) && Content(c, 2)->size() == 2) {
+    MapContent(c, OneHotMap(ToDims(c.shape(0)), *ids, depth.Constant(), axis), 2);
+  }
+}
+
+// Elements as integers; ids and depth of OneHot may be of any number type.
+template <class T>
+std::vector<int64_t> Integers(const Array<T>& a) {
+  std::vector<int64_t> out = a.i;
+  for (const T& v : a.f) out.push_back(FloatToInt(Real(v), DType::kInt64));
+  return out;
 }
 
 template <class T>
 void OneHotReference(Eval<T>& e) {
-  const Array<T>&ids = e.x(0), &values = e.x(2);
-  WEIR_CHECK(e.x(1).elements() == 1 && values.elements() == 2, ErrorCode::kInvalidShape,
-             "depth must hold one element and values two, got ", ToString(e.x(1).dims), " and ",
+  const Array<T>&depth = e.x(1), &values = e.x(2);
+  WEIR_CHECK(depth.elements() == 1 && values.elements() == 2, ErrorCode::kInvalidShape,
+             "depth must hold one element and values two, got ", ToString(depth.dims), " and ",
              ToString(values.dims));
-  const auto whole = [](const Array<T>& a, size_t k) {
-    return a.is_float() ? static_cast<int64_t>(Real(a.f[k])) : a.i[k];
-  };
-  const int64_t depth = whole(e.x(1), 0);
-  const int64_t axis = NormalizeAxis(e.attributes.Int("axis", -1), Rank(ids.dims) + 1);
-  const Dims dims = ToDims(OneHotShape(ToShape(ids.dims), depth, axis));
-  const Dims strides = Strides(ids.dims);
-  e.out[0] = Take(values, MakeIndexMap(dims, [&](const Dims& at) {
-                    int64_t position = 0;
-                    for (size_t i = 0; i < strides.size(); ++i) {
-                      position += at[static_cast<int64_t>(i) < axis ? i : i + 1] * strides[i];
-                    }
-                    const int64_t id = whole(ids, static_cast<size_t>(position));
-                    const int64_t hot = at[static_cast<size_t>(axis)];
-                    return int64_t{id == hot || (id < 0 && id + depth == hot)};
-                  }));
+  e.out[0] = Take(values, OneHotMap(e.x(0).dims, Integers(e.x(0)), Integers(depth)[0],
+                                    e.attributes.Int("axis", -1)));
 }
 
 }  // namespace

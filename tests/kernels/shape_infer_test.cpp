@@ -130,6 +130,14 @@ TEST_F(ShapeInfer, CarriesContentThroughMovement) {
   EXPECT_EQ(ContentText(parts[1]), "[2,sequence]");
 }
 
+// The legacy exporter's repeat_interleave.
+TEST_F(ShapeInfer, OneHotCarriesRepeats) {
+  Value* repeats = b.Op("OneHot", {b.Ints({1}), b.Ints({3}), Known({1, kBatch})});
+  EXPECT_EQ(ContentText(repeats), "[1,batch,1]");
+  Value* target = b.Op("Reshape", {repeats, b.Ints({-1})});
+  EXPECT_EQ(ShapeText(b.Op("Tile", {Input({kSequence, 1, 64}), target})), "[sequence,batch,64]");
+}
+
 TEST_F(ShapeInfer, SliceUsesSymbolicBounds) {
   EXPECT_EQ(Sliced({kSequence, 4}, 0, kSequence), "[sequence,4]");
   EXPECT_EQ(Sliced({kSequence}, 0, kMax), "[sequence]");
