@@ -104,42 +104,43 @@ class Stacker {
 
 }  // namespace
 
-Value* StackExperts(Graph& graph, const ExprPool& pool, const std::vector<ExpertTensors>& projections,
-                    bool interleaved, std::string& why) {
+std::optional<ExpertStack> PlanStack(const ExprPool& pool, const std::vector<ExpertTensors>& projections,
+                                     bool interleaved, std::string& why) {
   Stacker stacker(pool, why);
   int64_t rows = 0;
   for (const ExpertTensors& projection : projections) {
     const int64_t added = stacker.Add(projection, rows, interleaved);
-    if (added == 0) return nullptr;
+    if (added == 0) return std::nullopt;
     rows += added;
   }
-  const auto experts = static_cast<int64_t>(projections[0].tensors.size());
-  const ParameterPiece& first = stacker.pieces[0];
-  Dims dims = {experts, rows};
-  if (!projections[0].bias) dims.push_back(PieceExtent(first).back());
-  for (const ParameterPiece& piece : stacker.pieces) {
-    if (!projections[0].bias && PieceExtent(piece).back() != dims.back()) {
-      why = StrCat("'", piece.tensor, "' reads ", PieceExtent(piece).back(), " features, others ", dims.back());
-      return nullptr;
-    }
+  const bool bias = projections[0].bias;
+  ExpertStack stack{{static_cast<int64_t>(projections[0].tensors.size()), rows}, std::move(stacker.pieces),
+                    std::move(stacker.sources)};
+  if (!bias) stack.dims.push_back(PieceExtent(stack.pieces[0]).back());
+  for (const ParameterPiece& piece : stack.pieces) {
+    if (bias || PieceExtent(piece).back() == stack.dims.back()) continue;
+    why = StrCat("'", piece.tensor, "' reads ", PieceExtent(piece).back(), " features, others ", stack.dims.back());
+    return std::nullopt;
   }
-  if (stacker.pieces.size() == 1 && first.deinterleave_axis < 0) {
-    Value* source = stacker.sources[0];
-    Perm perm = first.perm;
-    if (perm.empty()) return AsParameter(graph, source);
-    if (source->parameter->initializers[0].perm.empty()) return PermutedParameter(graph, source, perm);
+  return stack;
+}
+
+Value* MakeStack(Graph& graph, ExpertStack stack) {
+  const ParameterPiece& first = stack.pieces[0];
+  if (stack.pieces.size() == 1 && first.deinterleave_axis < 0) {
+    Value* source = stack.sources[0];
+    if (first.perm.empty()) return AsParameter(graph, source);
+    if (source->parameter->initializers[0].perm.empty()) return PermutedParameter(graph, source, first.perm);
+  }
+  for (size_t i = 0; i < stack.pieces.size(); ++i) {
+    graph.initializers.try_emplace(stack.pieces[i].tensor, stack.sources[i]->data);
   }
   Value* parameter = graph.AddValue(first.tensor + ".experts", Role::kParameter);
   parameter->dtype = DType::kFloat32;
-  parameter->shape = ToShape(dims);
+  parameter->shape = ToShape(stack.dims);
   parameter->has_shape = true;
   parameter->parameter = std::make_unique<ParameterInfo>();
-  parameter->parameter->initializers = std::move(stacker.pieces);
-  for (const ParameterPiece& piece : parameter->parameter->initializers) {
-    for (Value* source : stacker.sources) {
-      if (source->name == piece.tensor) graph.initializers.try_emplace(piece.tensor, source->data);
-    }
-  }
+  parameter->parameter->initializers = std::move(stack.pieces);
   return parameter;
 }
 

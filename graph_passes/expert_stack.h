@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,11 +13,19 @@ struct ExpertTensors {
   bool bias = false;
 };
 
-// Assembles the canonical parameter of a layer's experts, [E, rows, columns] (biases [E, rows]), from
-// projections stacked along its rows (gate, then up). `interleaved`: the one projection holds gate and
-// up rows by turns. Either one stack of rank 3 or one tensor per expert. Returns nullptr with the reason
-// in `why` when the tensors are no initializers or do not fit.
-Value* StackExperts(Graph& graph, const ExprPool& pool, const std::vector<ExpertTensors>& projections,
-                    bool interleaved, std::string& why);
+// A canonical parameter of a layer's experts, not made yet.
+struct ExpertStack {
+  Dims dims;  // [E, rows, columns], or [E, rows] for biases
+  std::vector<ParameterPiece> pieces;
+  std::vector<Value*> sources;  // of each piece
+};
+
+// Stacks projections along the rows (gate, then up). `interleaved`: the one projection holds gate and up
+// rows by turns. Either one stack of rank 3 or one tensor per expert. nullopt with the reason in `why` when
+// the tensors are no initializers or do not fit. Changes nothing.
+std::optional<ExpertStack> PlanStack(const ExprPool& pool, const std::vector<ExpertTensors>& projections,
+                                     bool interleaved, std::string& why);
+// Makes the parameter.
+Value* MakeStack(Graph& graph, ExpertStack stack);
 
 }  // namespace weir

@@ -97,7 +97,7 @@ class Fuser {
 
   bool Run() {
     const auto routings = FullRoutings(router_);
-    RowTrace trace(pool_, routings[0], router_.ids);
+    RowTrace trace(pool_, routings[0], router_);
     cone_.insert(router_.ids);
     for (auto it = std::next(router_.node->self); it != graph_.nodes().end(); ++it) {
       Node& node = **it;
@@ -188,14 +188,14 @@ class Fuser {
   }
 
   Layer Retrace(const Routing& routing, const Node& last) {
-    RowTrace trace(pool_, routing, router_.ids);
+    RowTrace trace(pool_, routing, router_);
     for (const Node* node : nodes_) {
       if (!trace.Step(*node)) return {};
     }
     return ReadOutput(trace, routing, last.out(0));
   }
 
-  Value* Stack(const Layer& layer, bool bias) {
+  std::optional<ExpertStack> GateUp(const Layer& layer, bool bias) {
     const bool separate = layer.form.halves == RouteTerm::Halves::kSeparate;
     std::vector<ExpertTensors> projections(separate ? 2 : 1);
     for (ExpertTensors& projection : projections) projection.bias = bias;
@@ -203,15 +203,15 @@ class Fuser {
       projections[0].tensors.push_back(bias ? route.gate.bias : route.gate.matrix);
       if (separate) projections[1].tensors.push_back(bias ? route.up.bias : route.up.matrix);
     }
-    return StackExperts(graph_, pool_, projections, layer.form.halves == RouteTerm::Halves::kInterleaved, why_);
+    return PlanStack(pool_, projections, layer.form.halves == RouteTerm::Halves::kInterleaved, why_);
   }
 
-  Value* StackDown(const Layer& layer, bool bias) {
+  std::optional<ExpertStack> Down(const Layer& layer, bool bias) {
     ExpertTensors down{.tensors = {}, .bias = bias};
     for (const auto& [expert, route] : layer.experts) {
       down.tensors.push_back(bias ? route.down.bias : route.down.matrix);
     }
-    return StackExperts(graph_, pool_, {down}, false, why_);
+    return PlanStack(pool_, {down}, false, why_);
   }
 
   bool Miss(const std::string& why) {
@@ -219,21 +219,34 @@ class Fuser {
     return false;
   }
 
+  // gate_up, down, and their biases as Experts takes them; empty with why_ set when they do not fit.
+  std::vector<Value*> Parameters(const Layer& layer) {
+    const RouteTerm& form = layer.form;
+    const bool gate_bias = form.gate.bias != kNoExpr, down_bias = form.down.bias != kNoExpr;
+    if (gate_bias != (form.up.bias != kNoExpr)) {
+      why_ = "only one of gate and up has a bias";
+      return {};
+    }
+    std::optional<ExpertStack> plans[4];
+    for (int i = 0; i < 4; ++i) {
+      const bool bias = i >= 2, wanted = i < 2 || (i == 2 ? gate_bias : down_bias);
+      if (!wanted) continue;
+      plans[i] = i % 2 == 0 ? GateUp(layer, bias) : Down(layer, bias);
+      if (!plans[i]) return {};
+    }
+    std::vector<Value*> made;
+    for (int i = 0; i < (down_bias ? 4 : gate_bias ? 3 : 2); ++i) {
+      made.push_back(plans[i] ? MakeStack(graph_, std::move(*plans[i])) : nullptr);
+    }
+    return made;
+  }
+
   bool Replace(Node& last, const Layer& layer) {
     const RouteTerm& form = layer.form;
-    if (form.halves == RouteTerm::Halves::kSeparate && (form.gate.bias == kNoExpr) != (form.up.bias == kNoExpr)) {
-      return Miss("only one of gate and up has a bias");
-    }
-    std::vector<Value*> tensors = {Stack(layer, false), StackDown(layer, false)};
-    if (form.gate.bias != kNoExpr || form.down.bias != kNoExpr) {
-      tensors.push_back(form.gate.bias == kNoExpr ? nullptr : Stack(layer, true));
-      if (form.gate.bias != kNoExpr && tensors.back() == nullptr) return Miss(why_);
-    }
-    if (form.down.bias != kNoExpr) {
-      tensors.push_back(StackDown(layer, true));
-      if (tensors.back() == nullptr) return Miss(why_);
-    }
-    if (tensors[0] == nullptr || tensors[1] == nullptr) return Miss(why_);
+    Value* old = last.out(0);
+    if (old->shape.size() != 2 && !Same(old->shape, layer.x->shape)) return Miss("the output has another shape than the input");
+    const std::vector<Value*> tensors = Parameters(layer);
+    if (tensors.empty()) return Miss(why_);
     Builder builder = At(graph_, last);
     builder.SetSource(StrCat("experts after ", router_.node->op(), " ", router_.node->source));
     const auto flat = [&](Value* value) {
@@ -251,14 +264,17 @@ class Fuser {
     std::vector<Value*> inputs = {flat(layer.x), flat(router_.ids), weights};
     inputs.insert(inputs.end(), tensors.begin(), tensors.end());
     Value* y = builder.Op("Experts", inputs, attributes);
-    Value* old = last.out(0);
-    if (old->shape.size() != 2) {
-      if (!Same(old->shape, layer.x->shape)) return Miss("the output has another shape than the input");
-      y = builder.Op("Reshape", {y, builder.Op("Shape", {layer.x})});
-    }
+    if (old->shape.size() != 2) y = builder.Op("Reshape", {y, builder.Op("Shape", {layer.x})});
     context_.Matched(*router_.node);
     graph_.ReplaceUses(old, y);
+    if (graph_.IsOutput(y)) SwapNames(old, y);
     return true;
+  }
+
+  void SwapNames(Value* old, Value* y) {
+    const std::string name = old->name;
+    graph_.Rename(old, name + ".unfused");
+    graph_.Rename(y, name);
   }
 
   Graph& graph_;

@@ -11,6 +11,8 @@ void LowerContrib(Graph& graph, PassManager& passes) {
     return node->schema->domain == "com.microsoft";
   });
   if (any) InferGraph(graph);
+  std::vector<std::string> names;
+  for (const Value* output : graph.outputs) names.push_back(output->name);
   LowerQuantized quantized;
   LowerContribMath math;
   LowerContribAttention attention;
@@ -18,6 +20,11 @@ void LowerContrib(Graph& graph, PassManager& passes) {
   for (Pass* pass : {static_cast<Pass*>(&quantized), static_cast<Pass*>(&math), static_cast<Pass*>(&attention),
                      static_cast<Pass*>(&moe)}) {
     passes.Run(*pass, graph);
+  }
+  // Outputs that a lowering replaced keep their names.
+  if (names.size() != graph.outputs.size()) names.resize(1);
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (graph.FindValue(names[i]) == nullptr) graph.Rename(graph.outputs[i], names[i]);
   }
 }
 

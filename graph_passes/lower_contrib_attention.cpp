@@ -100,19 +100,14 @@ class GroupQuery {
   void Rotate(Value*& q, Value*& k) {
     Value *cos = node_.in(7), *sin = node_.in(8);
     if (cos == nullptr || sin == nullptr) Refuse("do_rotary without cos and sin tables (inputs 7 and 8)");
-    auto& tables = TablesOf(cos, sin);
+    Value* length = ShapeTensor(builder_, {Dim::Sequence()});
+    if (length == nullptr) Refuse("the model has no token input [batch,sequence] to count positions by");
+    const auto tables = RotaryTables(builder_, cos, sin, length);
     const int64_t interleaved = node_.attributes.Int("rotary_interleaved", 0);
     Attributes attributes;
     if (interleaved != 0) attributes = {{"input_interleaved", int64_t{1}}, {"output_interleaved", int64_t{1}}};
     q = builder_.Op("Rotary", {q, tables.first, tables.second}, attributes);
     k = builder_.Op("Rotary", {k, tables.first, tables.second}, attributes);
-  }
-
-  std::pair<Value*, Value*>& TablesOf(Value* cos, Value* sin) {
-    Value* length = ShapeTensor(builder_, {Dim::Sequence()});
-    if (length == nullptr) Refuse("the model has no token input [batch,sequence] to count positions by");
-    tables_ = RotaryTables(builder_, cos, sin, length);
-    return tables_;
   }
 
   Value* Sinks() {
@@ -125,8 +120,8 @@ class GroupQuery {
   Attributes AttentionAttributes() const {
     const Attributes& a = node_.attributes;
     const double given = a.Float("scale", 0);
-    Attributes out = {{"scale", given != 0 ? given : 1 / std::sqrt(static_cast<double>(head_dim_))},
-                      {"causal", a.Int("causal", 1)}};
+    Attributes out = {{"scale", given != 0 ? given : 1 / std::sqrt(static_cast<double>(head_dim_))}};
+    if (a.Int("causal", 1) == 0) out.Set("causal", int64_t{0});
     if (a.Int("local_window_size", -1) > 0) out.Set("window", a.Int("local_window_size", -1));
     if (a.Float("softcap", 0) != 0) out.Set("softcap", a.Float("softcap", 0));
     return out;
@@ -136,7 +131,6 @@ class GroupQuery {
   Node& node_;
   Builder builder_;
   int64_t heads_ = 0, kv_heads_ = 0, head_dim_ = 0;
-  std::pair<Value*, Value*> tables_;
 };
 
 // MultiHeadAttention as ai.onnx Attention, whose mask is proved by the attention passes.

@@ -133,10 +133,10 @@ class MoeNode {
     }
     const bool fused = first == fc1_ || first == b1_;
     std::string why;
-    Value* parameter = StackExperts(graph_, pool_, projections, fused && interleaved_, why);
-    if (parameter == nullptr) Refuse(why);
-    if (fused) CheckRows(*parameter);
-    return parameter;
+    auto stack = PlanStack(pool_, projections, fused && interleaved_, why);
+    if (!stack) Refuse(why);
+    if (fused) CheckRows(stack->dims[1]);
+    return MakeStack(graph_, std::move(*stack));
   }
 
   // fc1 and fc3 read H features, fc2 reads I of them.
@@ -151,9 +151,9 @@ class MoeNode {
   }
 
   // gate and up together are twice as wide as what fc2 reads.
-  void CheckRows(const Value& gate_up) const {
+  void CheckRows(int64_t rows) const {
     const Dims dims = ToDims(fc2_->shape);
-    const int64_t width = dims[1] == hidden_ ? dims[2] : dims[1], rows = gate_up.shape[1].Constant();
+    const int64_t width = dims[1] == hidden_ ? dims[2] : dims[1];
     if (rows != 2 * width) {
       Refuse(StrCat("'", fc1_->name, "' gives ", rows, " rows, expected 2 * ", width, " (gate and up of the width that '",
                     fc2_->name, "' reads)"));

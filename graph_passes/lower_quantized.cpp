@@ -2,7 +2,6 @@
 #include "graph_passes/dequantize.h"
 #include "graph_passes/lower_contrib.h"
 #include "graph_passes/match.h"
-#include "graph_passes/parameters.h"
 
 namespace weir {
 namespace {
@@ -22,10 +21,11 @@ bool LowerMatMulNBits(Graph& graph, Node& node) {
   tensor.columns = a.Int("K");
   tensor.bits = a.Int("bits", 4);
   tensor.block_size = a.Int("block_size");
-  Value* weight = AsParameter(graph, Dequantized(graph, tensor, node));
-  std::vector<Value*> inputs = {node.in(0), weight};
-  if (Value* bias = node.in(5)) inputs.push_back(IsInitializer(bias) ? AsParameter(graph, bias) : bias);
-  graph.ReplaceUses(node.out(0), At(graph, node).Op("Linear", inputs));
+  Builder builder = At(graph, node);
+  Value* weight = builder.Op("Transpose", {Dequantized(graph, tensor, node)}, {{"perm", std::vector<int64_t>{1, 0}}});
+  Value* y = builder.Op("MatMul", {node.in(0), weight});
+  if (Value* bias = node.in(5)) y = builder.Op("Add", {y, bias});
+  graph.ReplaceUses(node.out(0), y);
   return true;
 }
 
@@ -50,7 +50,7 @@ bool LowerGatherBlockQuantized(Graph& graph, Node& node) {
 }  // namespace
 
 std::string LowerQuantized::doc() const {
-  return "MatMulNBits(x, packed, scales, zero_points?, , bias?)  ==>  Linear(x, W, bias?)\n"
+  return "MatMulNBits(x, packed, scales, zero_points?, , bias?)  ==>  MatMul(x, Transpose(W)) + bias?\n"
          "GatherBlockQuantized(packed, ids, scales)  ==>  Gather(W, ids)\n"
          "W = (q - zero_point) * scale as a float parameter \"<packed>.dequantized\"";
 }

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph_passes/canonical_reader.h"
+#include "graph_passes/parameters.h"
 
 namespace weir {
 namespace {
@@ -56,23 +57,36 @@ class Matcher {
       if (!rows.empty() && Equal(*subject, rows)) Name(*subject, std::move(rows));
     }
     context.matches = static_cast<int>(named_.size());
+    MarkFrozen();
     Report(subjects);
   }
 
  private:
+  // Tensors of the weights file that the graph holds as constants (biases that only select experts).
+  void MarkFrozen() {
+    for (const auto& value : graph_.values()) {
+      if (!IsInitializer(value.get()) || value->data == nullptr) continue;
+      const Subject subject = SubjectOf(value.get());
+      for (const Pieces& pieces : WholeTensors(subject)) used_.insert(pieces[0].tensor);
+    }
+  }
+
   std::vector<Subject> Subjects() {
     std::vector<Subject> subjects;
-    for (Value* parameter : graph_.ValuesWithRole(Role::kParameter)) {
-      const Pieces& pieces = parameter->parameter->initializers;
-      DType dtype = DType::kFloat32;
-      for (const ParameterPiece& piece : pieces) dtype = Coarser(dtype, piece.dtype);
-      const Dims dims = ToDims(parameter->shape);
-      subjects.push_back({parameter, dims, CanonicalReader(dims, pieces, [this](const std::string& name) {
-                            const auto it = graph_.initializers.find(name);
-                            return it == graph_.initializers.end() ? nullptr : it->second.get();
-                          }), dtype});
-    }
+    for (Value* parameter : graph_.ValuesWithRole(Role::kParameter)) subjects.push_back(SubjectOf(parameter));
     return subjects;
+  }
+
+  Subject SubjectOf(Value* value) const {
+    const Pieces& pieces = value->parameter->initializers;
+    DType dtype = DType::kFloat32;
+    for (const ParameterPiece& piece : pieces) dtype = Coarser(dtype, piece.dtype);
+    const Dims dims = ToDims(value->shape);
+    const auto lookup = [this](const std::string& name) {
+      const auto it = graph_.initializers.find(name);
+      return it == graph_.initializers.end() ? nullptr : it->second.get();
+    };
+    return {value, dims, CanonicalReader(dims, pieces, lookup), dtype};
   }
 
   CanonicalReader Reader(const Subject& subject, const Pieces& pieces) const {
@@ -248,9 +262,7 @@ class Matcher {
       if (!twice) (there ? unnamed : missing).push_back(subject.value->name);
     }
     for (const auto& [name, tensor] : names_) {
-      const Value* frozen = graph_.FindValue(name);
-      const bool kept = frozen != nullptr && frozen->role == Role::kConstant;
-      if (!used_.contains(name) && !kept && IsFloat(tensor->dtype())) unused.push_back(name);
+      if (!used_.contains(name) && IsFloat(tensor->dtype())) unused.push_back(name);
     }
     const auto say = [this](const std::vector<std::string>& names, const char* text) {
       if (!names.empty()) graph_.notices.push_back(StrCat(names.size(), text, List(names)));

@@ -9,7 +9,8 @@ namespace weir {
 namespace {
 
 constexpr double kTolerance = 4e-7;  // of one table entry: cosine, scale and store each round once
-constexpr int64_t kCheckedRows = 512;
+constexpr int64_t kCheckedRows = 4096;
+constexpr int kNeighbours = 8;
 
 class Column {
  public:
@@ -28,27 +29,36 @@ class Column {
       const double turns = std::round((static_cast<double>(p) * estimate - angle) / (2 * M_PI));
       estimate = (angle + 2 * M_PI * turns) / static_cast<double>(p);
     }
+    // The neighbour that comes closest: the last rows tell floats apart.
     auto candidate = static_cast<float>(estimate);
-    for (int steps = 0; steps < 8; ++steps) candidate = std::nextafter(candidate, 0.0f);
-    for (int steps = 0; steps < 17; ++steps, candidate = std::nextafter(candidate, 10.0f)) {
-      if (Fits(candidate, scale)) return static_cast<double>(candidate);
+    for (int steps = 0; steps < kNeighbours; ++steps) candidate = std::nextafter(candidate, 0.0f);
+    double best = kTolerance * scale;
+    std::optional<double> found;
+    for (int steps = 0; steps <= 2 * kNeighbours; ++steps, candidate = std::nextafter(candidate, 10.0f)) {
+      const double error = Error(candidate, scale);
+      if (error >= best) continue;
+      best = error;
+      found = static_cast<double>(candidate);
     }
-    return std::nullopt;
+    return found;
   }
 
  private:
   double Cos(int64_t p) const { return static_cast<double>(cos_[static_cast<size_t>(p * width_ + column_)]); }
   double Sin(int64_t p) const { return static_cast<double>(sin_[static_cast<size_t>(p * width_ + column_)]); }
 
-  bool Fits(float inv_freq, double scale) const {
+  // Root mean square over rows; infinite once a row is off by more than the tolerance.
+  double Error(float inv_freq, double scale) const {
     const int64_t stride = std::max<int64_t>(1, rows_ / kCheckedRows);
-    for (int64_t step = 0; step * stride < rows_; ++step) {
-      const int64_t p = rows_ - 1 - step * stride;  // the last rows tell candidates apart
+    double sum = 0;
+    int64_t count = 0;
+    for (int64_t p = rows_ - 1; p >= 0; p -= stride, ++count) {
       const auto angle = static_cast<double>(static_cast<float>(p) * inv_freq);
-      if (std::abs(scale * std::cos(angle) - Cos(p)) > kTolerance * scale) return false;
-      if (std::abs(scale * std::sin(angle) - Sin(p)) > kTolerance * scale) return false;
+      const double c = scale * std::cos(angle) - Cos(p), s = scale * std::sin(angle) - Sin(p);
+      if (std::max(std::abs(c), std::abs(s)) > kTolerance * scale) return INFINITY;
+      sum += c * c + s * s;
     }
-    return true;
+    return std::sqrt(sum / static_cast<double>(std::max<int64_t>(1, count)));
   }
 
   const std::vector<float>&cos_, &sin_;
@@ -74,9 +84,8 @@ std::optional<RotaryFrequencies> RecoverFrequencies(const TensorData& cos, const
 std::pair<Value*, Value*> RotaryTables(Builder& builder, Value* cos_cache, Value* sin_cache, Value* length) {
   if (cos_cache->data != nullptr && sin_cache->data != nullptr) {
     if (const auto found = RecoverFrequencies(*cos_cache->data, *sin_cache->data)) {
-      Attributes attributes = {{"inv_freq", found->inv_freq}};
-      if (found->scale != 1) attributes.Set("scale", found->scale);
-      const auto tables = builder.Ops("RotaryTable", {length}, 2, attributes);
+      const auto tables =
+          builder.Ops("RotaryTable", {length}, 2, {{"inv_freq", found->inv_freq}, {"scale", found->scale}});
       return {tables[0], tables[1]};
     }
   }

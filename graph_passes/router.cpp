@@ -48,6 +48,40 @@ Router ReadJoined(Node& node) {
   return joined;
 }
 
+// The activation that the scores come from: the input of the product with the gate's weight.
+Value* ScoredRows(const Node& node) {
+  Value* value = node.in(0);
+  for (int steps = 0; value != nullptr && value->producer != nullptr && steps < 64; ++steps) {
+    const Node& maker = *value->producer;
+    if (maker.op() == "MatMul" || maker.op() == "Gemm" || maker.op() == "Linear") {
+      value = maker.in(0);
+      while (value->producer != nullptr && RowOps::IsMovement(value->producer->op())) value = value->producer->in(0);
+      return value;
+    }
+    Value* next = nullptr;
+    for (Value* input : maker.inputs) {
+      if (input != nullptr && input->producer != nullptr && IsFloat(input->dtype)) next = input;
+    }
+    value = next;
+  }
+  return nullptr;
+}
+
+void FindRows(Graph& graph, Router& router) {
+  router.rows = ScoredRows(*router.node);
+  if (router.rows == nullptr) return;
+  router.from_rows.insert(router.rows);
+  const auto start = router.rows->producer == nullptr ? graph.nodes().begin() : router.rows->producer->self;
+  for (auto it = start; it != graph.nodes().end(); ++it) {
+    const bool from = std::any_of((*it)->inputs.begin(), (*it)->inputs.end(),
+                                  [&router](const Value* v) { return router.from_rows.contains(v); });
+    if (!from || it->get() == router.node) continue;  // what follows the choice is traced from the ids
+    for (const Value* output : (*it)->outputs) {
+      if (output != nullptr) router.from_rows.insert(output);
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<Router> FindRouters(Graph& graph) {
@@ -56,7 +90,8 @@ std::vector<Router> FindRouters(Graph& graph) {
     Router router = ReadChoice(*node);
     if (router.ids == nullptr) router = ReadJoined(*node);
     if (router.ids != nullptr && router.top_k >= 1 && router.experts >= std::max<int64_t>(2, router.top_k)) {
-      routers.push_back(router);
+      FindRows(graph, router);
+      routers.push_back(std::move(router));
     }
   }
   return routers;

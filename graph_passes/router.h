@@ -5,13 +5,6 @@
 
 namespace weir {
 
-// A choice of experts: ids int64 [..., K] into E.
-struct Router {
-  Node* node = nullptr;  // the TopK (or the Concat of several choices of one)
-  Value* ids = nullptr;
-  int64_t experts = 0, top_k = 0;
-};
-
 // Every node whose ids could route tokens, in graph order. Which of them do, only a trace tells.
 std::vector<Router> FindRouters(Graph& graph);
 

@@ -30,9 +30,10 @@ RowTensor Numbers(Array<float> array) {
 
 }  // namespace
 
-RowTrace::RowTrace(ExprPool& pool, const Routing& routing, Value* ids) : pool_(pool), routing_(routing) {
-  const auto dims = DimsOf(*ids);
-  known_[ids] = Numbers(IntArray(routing.ids, dims.value_or(Dims{routing.tokens(), routing.top_k})));
+RowTrace::RowTrace(ExprPool& pool, const Routing& routing, const Router& router)
+    : pool_(pool), routing_(routing), router_(router) {
+  const auto dims = DimsOf(*router.ids);
+  known_[router.ids] = Numbers(IntArray(routing.ids, dims.value_or(Dims{routing.tokens(), routing.top_k})));
 }
 
 std::optional<Dims> RowTrace::DimsOf(const Value& value) const {
@@ -114,6 +115,12 @@ std::optional<RowTensor> RowTrace::External(Value* value) {
       if (!results.empty()) return results[0];
     }
     return std::nullopt;
+  }
+  if (value == router_.rows) return Leaf(value);
+  if (router_.from_rows.contains(value) && IsFloat(value->dtype)) {
+    // Experts on every token do not depend on ids; the router's own scores are told apart by failing.
+    if (Step(node)) return known_[value];
+    return Leaf(value);
   }
   const bool cut = node.op() == "Slice" || node.op() == "Split" || node.op() == "Gather";
   if (!IsFloat(value->dtype) || cut || RowOps::IsMovement(node.op())) {

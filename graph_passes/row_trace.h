@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/eval.h"
@@ -21,6 +22,17 @@ struct RowTensor {
   std::vector<int64_t> perm;            // of `whole`
 };
 
+// A choice of experts: ids int64 [..., K] into E.
+struct Router {
+  Node* node = nullptr;  // the TopK (or the Concat of several choices of one)
+  Value* ids = nullptr;
+  int64_t experts = 0, top_k = 0;
+  // The rows that the scores are computed from, and every value computed from them: what experts that
+  // run on every token read and make.
+  Value* rows = nullptr;
+  std::unordered_set<const Value*> from_rows = {};
+};
+
 // One concrete routing: launch shape and the ids that the router's top-k returns.
 struct Routing {
   int64_t batch = 1, sequence = 1, experts = 1, top_k = 1;
@@ -33,7 +45,7 @@ struct Routing {
 // So any way of gathering, sorting, masking and scattering routes comes out as the same few terms.
 class RowTrace {
  public:
-  RowTrace(ExprPool& pool, const Routing& routing, Value* ids);
+  RowTrace(ExprPool& pool, const Routing& routing, const Router& router);
 
   // Traces one node; returns false when an input is unknown or the op cannot be followed, with the
   // reason in `why`.
@@ -54,6 +66,7 @@ class RowTrace {
 
   ExprPool& pool_;
   const Routing& routing_;
+  const Router& router_;
   std::unordered_map<const Value*, std::optional<RowTensor>> known_;
   std::string why_;
   int64_t truncated_ = 0;
