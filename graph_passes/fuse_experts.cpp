@@ -138,7 +138,7 @@ class Fuser {
   bool UsesExperts(const RowTrace& trace, const Node& node) const {
     for (Value* input : node.inputs) {
       const RowTensor* rows = input == nullptr ? nullptr : trace.Find(input);
-      if (rows != nullptr && !rows->cells.empty() && pool_.HasProduct(rows->cells[0])) return true;
+      if (rows != nullptr && !rows->cells.empty() && pool_.HasExpert(rows->cells[0])) return true;
     }
     return false;
   }
@@ -150,7 +150,7 @@ class Fuser {
     if (static_cast<size_t>(y->opaque[0]) + 1 != y->dims.size()) return {};
     if (static_cast<int64_t>(y->cells.size()) != routing.tokens()) return {};
     const bool any = std::any_of(y->cells.begin(), y->cells.end(), [this](ExprId cell) {
-      return pool_.HasProduct(cell);
+      return pool_.HasExpert(cell);
     });
     if (!any) return {};
     Layer layer = Reader(pool_, routing).Read(*y);

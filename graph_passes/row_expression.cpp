@@ -132,11 +132,11 @@ std::vector<ExprId> ExprPool::Factors(ExprId id) const {
   return expr.op == Expr::Op::kMul ? expr.operands : std::vector<ExprId>{id};
 }
 
-bool ExprPool::HasProduct(ExprId id) const {
+bool ExprPool::HasProduct(ExprId id, int depth) const {
   const Expr& expr = (*this)[id];
-  return expr.op == Expr::Op::kProduct ||
-         std::any_of(expr.operands.begin(), expr.operands.end(),
-                     [this](ExprId operand) { return HasProduct(operand); });
+  if (expr.op == Expr::Op::kProduct && ((*this)[expr.operands[0]].axis >= 0 || --depth == 0)) return true;
+  return std::any_of(expr.operands.begin(), expr.operands.end(),
+                     [this, depth](ExprId operand) { return HasProduct(operand, depth); });
 }
 
 }  // namespace weir

@@ -70,10 +70,12 @@ class ExprPool {
   // Operands of a sum (or product), or the term alone.
   std::vector<ExprId> Terms(ExprId id) const;
   std::vector<ExprId> Factors(ExprId id) const;
-  // Whether a matrix product occurs in the term.
-  bool HasProduct(ExprId id) const;
+  // Whether an expert's product occurs in the term: with an entry of a stack, or of another product. The
+  // gate's own product is neither.
+  bool HasExpert(ExprId id) const { return HasProduct(id, 2); }
 
  private:
+  bool HasProduct(ExprId id, int depth) const;
   ExprId Intern(Expr expr);
   std::map<Expr, ExprId> ids_;
   std::vector<const Expr*> exprs_;
