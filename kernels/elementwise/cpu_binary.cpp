@@ -39,6 +39,7 @@ void LaunchBinary(KernelContext& c) {
 // Folds all inputs block by block in a local buffer: y may be any input of its own size.
 template <BinaryLoop loop, bool mean>
 void LaunchFold(KernelContext& c) {
+  if (c.inputs.size() == 2 && !mean) return LaunchBinary<loop>(c);
   if (!AllFloat(c)) return LaunchReference(c);
   const BroadcastRows rows = PlanInputs(c);
   const float scale = 1.0f / static_cast<float>(c.inputs.size());
