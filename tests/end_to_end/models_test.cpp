@@ -1,0 +1,127 @@
+// Every exported variant of every family against its stored PyTorch references (models/README.md).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include <nlohmann/json.hpp>
+
+#include "graph/text.h"
+#include "importer/importer.h"
+#include "importer/safetensors.h"
+#include "optim/verify.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kModels = WEIR_SOURCE_DIR "/models";
+const char* const kFamilies[] = {"mixtral", "qwen3_moe", "olmoe", "gpt_oss", "deepseek_v3"};
+
+std::vector<fs::path> Variants(const std::string& family) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(kModels / family)) {
+    if (entry.path().extension() == ".onnx") files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::unique_ptr<Graph> Load(const fs::path& model) {
+  const Safetensors names = ReadSafetensors(model.parent_path() / "weights.safetensors");
+  CanonicalizeOptions options;
+  options.names = &names.tensors;
+  PassManager passes;
+  auto graph = ReadOnnx(model);
+  Canonicalize(*graph, options, passes);
+  return graph;
+}
+
+void ExpectAllOk(const std::vector<Comparison>& comparisons, size_t at_least) {
+  EXPECT_GE(comparisons.size(), at_least) << "too few tensors were compared";
+  for (const Comparison& c : comparisons) {
+    EXPECT_TRUE(c.ok()) << c.tensor << ": " << c.difference << " > " << c.tolerance << " (" << c.measure << ")";
+  }
+}
+
+struct Variant {
+  std::string family;
+  fs::path path;
+};
+std::vector<Variant> AllVariants() {
+  std::vector<Variant> all;
+  for (const char* family : kFamilies) {
+    for (const fs::path& path : Variants(family)) all.push_back({family, path});
+  }
+  return all;
+}
+
+class EveryVariant : public testing::TestWithParam<Variant> {};
+
+TEST_P(EveryVariant, MatchesPyTorch) {
+  const auto graph = Load(GetParam().path);
+  const Safetensors reference = ReadSafetensors(kModels / GetParam().family / "reference.safetensors");
+  ExpectAllOk(CompareWithReference(*graph, reference.tensors, reference.metadata, {}), 40);
+}
+
+std::string VariantName(const testing::TestParamInfo<Variant>& info) {
+  return info.param.family + "_" + info.param.path.stem().string();
+}
+INSTANTIATE_TEST_SUITE_P(Models, EveryVariant, testing::ValuesIn(AllVariants()), VariantName);
+
+class EveryFamily : public testing::TestWithParam<const char*> {
+ protected:
+  fs::path Folder() const { return kModels / GetParam(); }
+};
+
+TEST_P(EveryFamily, AllVariantsHaveOneCanonicalText) {
+  std::string first;
+  for (const fs::path& path : Variants(GetParam())) {
+    const std::string text = CanonicalText(*Load(path));
+    if (first.empty()) first = text;
+    EXPECT_EQ(text, first) << path.filename();
+  }
+}
+
+TEST_P(EveryFamily, MatchesPyTorchOnTheUnevenBatchOfEight) {
+  const auto graph = Load(Variants(GetParam())[0]);
+  const Safetensors batch8 = ReadSafetensors(Folder() / "batch8.safetensors");
+  ExpectAllOk(CompareWithReference(*graph, batch8.tensors, batch8.metadata, {}), 20);
+}
+
+TEST_P(EveryFamily, FollowsPyTorchFor30Steps) {
+  const auto graph = Load(Variants(GetParam())[0]);
+  const Safetensors trajectory = ReadSafetensors(Folder() / "trajectory.safetensors");
+  ExpectAllOk(CompareTrajectory(*graph, trajectory.tensors, {}), 20);
+}
+
+// Our float32 error against the float64 run is at most twice PyTorch's own.
+TEST_P(EveryFamily, Float32ErrorIsAtMostTwicePyTorchs) {
+  const auto graph = Load(Variants(GetParam())[0]);
+  const Safetensors reference = ReadSafetensors(Folder() / "reference.safetensors");
+  const Safetensors truth = ReadSafetensors(Folder() / "float64.safetensors");
+  const auto precision = nlohmann::json::parse(std::ifstream(Folder() / "precision.json"));
+  const auto& ids = *reference.tensors.at("input_ids");
+  const ModelResults got = RunModel(*graph, ids.AsInts(), reference.tensors.at("labels")->AsInts(), ids.dims()[0], ids.dims()[1]);
+  const auto logits = truth.tensors.at("logits")->AsDoubles();
+  double largest = 0;
+  for (size_t i = 0; i < logits.size(); ++i) largest = std::max(largest, std::abs(got.logits[i] - logits[i]));
+  EXPECT_LE(largest, 2 * precision["fp32_vs_fp64_logits_max_abs"].get<double>()) << "logits";
+  for (const auto& [name, theirs] : precision["fp32_vs_fp64_grad_relL2"].items()) {
+    const auto want = truth.tensors.at("grad." + name)->AsDoubles();
+    const auto& mine = got.gradients.at(name);
+    double distance = 0, norm = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      distance += std::pow(mine[i] - want[i], 2);
+      norm += want[i] * want[i];
+    }
+    EXPECT_LE(std::sqrt(distance / norm), 2 * theirs.get<double>()) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, EveryFamily, testing::ValuesIn(kFamilies), [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace weir
