@@ -50,6 +50,7 @@ struct Variant {
   std::string family;
   fs::path path;
 };
+void PrintTo(const Variant& variant, std::ostream* out) { *out << variant.path.filename(); }
 std::vector<Variant> AllVariants() {
   std::vector<Variant> all;
   for (const char* family : kFamilies) {
