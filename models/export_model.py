@@ -1,0 +1,53 @@
+"""Exports a Hugging Face MoE model to ONNX for weir.
+
+    python models/export_model.py --model Qwen/Qwen3-30B-A3B --output qwen3.onnx [--experts batched_mm] [--opset 18]
+
+Needs your own torch (2.9+), transformers (5.x), onnx and onnxscript. `batched_mm` experts and `sdpa` attention export with
+plain torch.onnx; weir turns every variant into the same graph, so choose whichever your versions can export. The weights
+stay beside the model as external data. Pass the checkpoint's safetensors (or its index) to weir as --names: exporters
+transpose and rename weights, and weir finds the original names by value.
+"""
+import argparse
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+
+class LogitsOnly(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids):
+        return self.model(input_ids=input_ids, use_cache=False).logits
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", required=True, help="folder or hub name")
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--experts", default="batched_mm", choices=["batched_mm", "grouped_mm", "eager"])
+    parser.add_argument("--attention", default="sdpa", choices=["sdpa", "eager"])
+    parser.add_argument("--opset", type=int, default=18)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--random", action="store_true", help="random weights from the configuration, nothing downloaded but it")
+    args = parser.parse_args()
+
+    dtype = getattr(torch, args.dtype)
+    config = AutoConfig.from_pretrained(args.model)
+    config._attn_implementation = args.attention
+    config._experts_implementation = args.experts
+    if args.random:
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    else:
+        model = AutoModelForCausalLM.from_pretrained(args.model, config=config, dtype=dtype)
+    ids = torch.randint(0, config.vocab_size, (2, 16))
+    batch, sequence = torch.export.Dim("batch"), torch.export.Dim("sequence")
+    torch.onnx.export(
+        LogitsOnly(model).eval(), (ids,), args.output, input_names=["input_ids"], output_names=["logits"],
+        opset_version=args.opset, dynamo=True, external_data=True, dynamic_shapes={"input_ids": {0: batch, 1: sequence}})
+    print(f"wrote {args.output}; check it with: weir import {args.output}")
+
+
+if __name__ == "__main__":
+    main()
