@@ -21,6 +21,8 @@ for path in sorted(glob.glob(os.path.join(sys.argv[1], "*.onnx"))):
             feeds[value.name] = ids
         elif value.name == "attention_mask":
             feeds[value.name] = np.ones(ids.shape, np.int64)
+        elif value.name == "position_ids":
+            feeds[value.name] = np.broadcast_to(np.arange(ids.shape[1]), ids.shape).copy()
         elif value.name == "labels":
             feeds[value.name] = ids
         else:  # an empty key-value cache
