@@ -9,5 +9,6 @@ int RewriteCommand(int argc, const char* const* argv);
 int TrainCommand(int argc, const char* const* argv);
 int VerifyCommand(int argc, const char* const* argv);
 int ExportCommand(int argc, const char* const* argv);
+int BenchCommand(int argc, const char* const* argv);
 
 }  // namespace weir

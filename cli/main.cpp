@@ -19,6 +19,7 @@ constexpr Command kCommands[] = {
     {"train", "train an exported model from the command line", TrainCommand},
     {"verify", "prove an import: compare with a PyTorch reference", VerifyCommand},
     {"export", "write trained weights back into the user's own ONNX graph", ExportCommand},
+    {"bench", "time operators beside their peers", BenchCommand},
 };
 
 void PrintHelp(std::ostream& out) {

@@ -1,5 +1,6 @@
 #include "cli/options.h"
 
+#include <charconv>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -22,14 +23,18 @@ std::string Suggest(const std::string& name, const std::vector<po::options_descr
   return nearest.empty() ? "" : "; did you mean '" + nearest + "'?";
 }
 
+std::string Shortest(double value) {  // the fewest digits that read back exactly
+  char text[32];
+  return {text, std::to_chars(text, text + sizeof(text), value).ptr};
+}
+
 std::string ValueText(const boost::any& value) {
   std::ostringstream text;
-  text.precision(17);
   if (const auto* v = boost::any_cast<std::string>(&value)) text << *v;
   if (const auto* v = boost::any_cast<int64_t>(&value)) text << *v;
   if (const auto* v = boost::any_cast<int>(&value)) text << *v;
   if (const auto* v = boost::any_cast<uint64_t>(&value)) text << *v;
-  if (const auto* v = boost::any_cast<double>(&value)) text << *v;
+  if (const auto* v = boost::any_cast<double>(&value)) text << Shortest(*v);
   if (const auto* v = boost::any_cast<bool>(&value)) text << (*v ? "true" : "false");
   return text.str();
 }

@@ -1,0 +1,51 @@
+#include <array>
+#include <iostream>
+#include <sstream>
+
+#include "bench/gemm_bench.h"
+#include "cli/commands.h"
+#include "cli/options.h"
+
+namespace weir {
+namespace {
+
+// "1024" is a cube, "4096x64x256" is m x n x k.
+std::array<int64_t, 3> ParseSize(const std::string& text) {
+  std::array<int64_t, 3> size{};
+  std::istringstream in(text);
+  int parts = 0;
+  for (std::string part; std::getline(in, part, 'x'); ++parts) {
+    size_t used = 0;
+    const int64_t value = part.empty() || !isdigit(part[0]) ? 0 : std::stoll(part, &used);
+    if (parts == 3 || value <= 0 || used != part.size()) throw UsageError("--size " + text + " is not N or MxNxK");
+    size[static_cast<size_t>(parts)] = value;
+  }
+  if (parts == 1) return {size[0], size[0], size[0]};
+  if (parts != 3) throw UsageError("--size " + text + " is not N or MxNxK");
+  return size;
+}
+
+}  // namespace
+
+int BenchCommand(int argc, const char* const* argv) {
+  GemmBenchOptions options;
+  std::string subject;
+  po::options_description main("Bench");
+  main.add_options()
+      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS)")
+      ("size", po::value<std::vector<std::string>>()->composing(), "N or MxNxK; repeatable")
+      ("transpose-a", po::bool_switch(&options.transpose_a), "A is stored [k,m]")
+      ("transpose-b", po::bool_switch(&options.transpose_b), "B is stored [n,k]")
+      ("repeats", po::value<int>(&options.repeats)->default_value(options.repeats), "timed runs; the median is printed")
+      ("threads", po::value<int>(&options.threads)->default_value(0), "0 = all cores of this process")
+      ("json", po::bool_switch(&options.json), "print JSON");
+  po::variables_map values;
+  if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]...", {main}, {"subject"}, values)) return kExitOk;
+  if (subject != "gemm") throw UsageError("unknown bench '" + subject + "'; known: gemm");
+  if (values.count("size") != 0) {
+    for (const std::string& size : values["size"].as<std::vector<std::string>>()) options.sizes.push_back(ParseSize(size));
+  }
+  return BenchGemm(options, std::cout);
+}
+
+}  // namespace weir

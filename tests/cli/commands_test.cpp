@@ -1,0 +1,182 @@
+// The command line as a user meets it: the weir program itself, its exit codes, messages and files.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
+
+#include "importer/safetensors.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+const fs::path kModels = WEIR_SOURCE_DIR "/models";
+const std::string kModel = (kModels / "olmoe/dynamo18_batched_mm_sdpa.onnx").string();
+
+struct Result {
+  int code;
+  std::string output;  // stdout and stderr
+};
+
+Result Weir(const std::string& arguments) {
+  FILE* pipe = popen((WEIR_PROGRAM " " + arguments + " 2>&1").c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+std::string Slurp(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+class Cli : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() / ("weir_cli_" + std::string(info->name()) + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    std::ofstream data(folder_ / "data.txt");
+    for (int i = 0; i < 400; ++i) data << "the quick brown fox " << i % 7 << " jumps over the lazy dog\n";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string Train(const std::string& out, const std::string& more = "") const {
+    return "train " + kModel + " --data " + (folder_ / "data.txt").string() + " --out " + (folder_ / out).string() +
+           " --steps 20 --micro-batch 2 --sequence 32 --learning-rate 3e-3 " + more;
+  }
+  fs::path folder_;
+};
+
+TEST_F(Cli, HelpVersionAndUnknownCommand) {
+  EXPECT_EQ(Weir("--help").code, 0);
+  EXPECT_EQ(Weir("--version").code, 0);
+  const Result typo = Weir("trian");
+  EXPECT_EQ(typo.code, 2);
+  EXPECT_NE(typo.output.find("did you mean 'train'"), std::string::npos) << typo.output;
+  EXPECT_EQ(Weir("train --help").code, 0);
+}
+
+TEST_F(Cli, UnknownFlagNamesTheNearestOne) {
+  const Result result = Weir(Train("a", "--learning-rat 1"));
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.output.find("did you mean 'learning-rate'"), std::string::npos) << result.output;
+}
+
+TEST_F(Cli, UnknownConfigKeyIsRefusedAndFlagsWinOverTheFile) {
+  std::ofstream(folder_ / "bad.ini") << "stepz = 3\n";
+  const Result bad = Weir(Train("a", "--config " + (folder_ / "bad.ini").string()));
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_NE(bad.output.find("steps"), std::string::npos) << bad.output;
+  std::ofstream(folder_ / "good.ini") << "steps = 3\nseed = 5\n";
+  const Result good = Weir(Train("b", "--config " + (folder_ / "good.ini").string()));
+  ASSERT_EQ(good.code, 0) << good.output;
+  const std::string resolved = Slurp(folder_ / "b/config.ini");
+  EXPECT_NE(resolved.find("steps = 20\n"), std::string::npos) << resolved;
+  EXPECT_NE(resolved.find("seed = 5\n"), std::string::npos) << resolved;
+}
+
+TEST_F(Cli, ResolvedConfigReproducesTheRun) {
+  ASSERT_EQ(Weir(Train("a", "--seed 9")).code, 0);
+  const Result again = Weir("train --config " + (folder_ / "a/config.ini").string() + " --out " + (folder_ / "b").string());
+  ASSERT_EQ(again.code, 0) << again.output;
+  EXPECT_EQ(Slurp(folder_ / "a/weights.safetensors"), Slurp(folder_ / "b/weights.safetensors"));
+}
+
+TEST_F(Cli, SameBytesWhateverTheThreads_NUM01) {
+  ASSERT_EQ(Weir(Train("a", "--threads 1")).code, 0);
+  ASSERT_EQ(Weir(Train("b", "--threads 2")).code, 0);
+  ASSERT_EQ(Weir(Train("c", "--threads 3")).code, 0);
+  const std::string first = Slurp(folder_ / "a/weights.safetensors");
+  ASSERT_FALSE(first.empty());
+  EXPECT_EQ(first, Slurp(folder_ / "b/weights.safetensors"));
+  EXPECT_EQ(first, Slurp(folder_ / "c/weights.safetensors"));
+}
+
+TEST_F(Cli, LossFallsAndMetricsHoldEveryStep) {
+  const Result result = Weir(Train("a"));
+  ASSERT_EQ(result.code, 0) << result.output;
+  std::istringstream lines(Slurp(folder_ / "a/metrics.jsonl"));
+  std::vector<double> losses;
+  for (std::string line; std::getline(lines, line);) {
+    const auto step = nlohmann::json::parse(line);
+    EXPECT_EQ(step["step"].get<size_t>(), losses.size() + 1);
+    losses.push_back(step["loss"].get<double>());
+  }
+  ASSERT_EQ(losses.size(), 20u);
+  EXPECT_LT(losses.back(), losses.front() - 1) << "20 steps on one repeated line";
+  EXPECT_NE(Slurp(folder_ / "a/loss.svg").find("<polyline"), std::string::npos);
+}
+
+TEST_F(Cli, RefusesAUsedRunFolderAndMissingData) {
+  std::ofstream(folder_ / "taken") << "x";
+  EXPECT_EQ(Weir(Train("taken")).code, 1);
+  fs::create_directories(folder_ / "used");
+  std::ofstream(folder_ / "used/file") << "x";
+  const Result used = Weir(Train("used"));
+  EXPECT_EQ(used.code, 1);
+  EXPECT_NE(used.output.find("not empty"), std::string::npos);
+  EXPECT_EQ(Weir("train " + kModel + " --data /nonexistent --out " + (folder_ / "x").string()).code, 1);
+  EXPECT_FALSE(fs::exists(folder_ / "x")) << "nothing is left behind by a run that never started";
+  EXPECT_EQ(Weir("train " + kModel).code, 2);
+}
+
+TEST_F(Cli, DataOutsideTheVocabularyIsRefusedBeforeTheFirstStep_DAT01) {
+  std::vector<uint16_t> ids(1000, 306);
+  ids[777] = 307;
+  std::ofstream(folder_ / "ids.bin", std::ios::binary).write(reinterpret_cast<const char*>(ids.data()), 2000);
+  const Result result = Weir("train " + kModel + " --data " + (folder_ / "ids.bin").string() + " --data-format u16 --out " + (folder_ / "r").string());
+  EXPECT_EQ(result.code, 1);
+  EXPECT_NE(result.output.find("token 777 is 307"), std::string::npos) << result.output;
+}
+
+TEST_F(Cli, MissingWeightsAreAnErrorUnlessInitialised) {
+  // The graph points at weights.safetensors beside it, so a copy alone has no bytes.
+  fs::copy(kModels / "mixtral/dynamo18_batched_mm_sdpa.onnx", folder_ / "model.onnx");
+  const std::string train = "train " + (folder_ / "model.onnx").string() + " --data " + (folder_ / "data.txt").string() + " --steps 3 --micro-batch 2 --sequence 16 --out ";
+  const Result refused = Weir(train + (folder_ / "a").string());
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("--init"), std::string::npos) << refused.output;
+  ASSERT_EQ(Weir(train + (folder_ / "b").string() + " --init normal --seed 3").code, 0);
+  ASSERT_EQ(Weir(train + (folder_ / "c").string() + " --init normal --seed 3 --threads 1").code, 0);
+  ASSERT_EQ(Weir(train + (folder_ / "d").string() + " --init normal --seed 4").code, 0);
+  EXPECT_EQ(Slurp(folder_ / "b/weights.safetensors"), Slurp(folder_ / "c/weights.safetensors"));
+  EXPECT_NE(Slurp(folder_ / "b/weights.safetensors"), Slurp(folder_ / "d/weights.safetensors"));
+}
+
+TEST_F(Cli, VerifyExitsZeroOnlyWhenAllIsWithinTolerance) {
+  const std::string command = "verify " + kModel + " --names " + (kModels / "olmoe/weights.safetensors").string() + " --reference " + (kModels / "olmoe/reference.safetensors").string();
+  EXPECT_EQ(Weir(command).code, 0);
+  const Result strict = Weir(command + " --logits-tolerance 1e-12");
+  EXPECT_EQ(strict.code, 1);
+  EXPECT_NE(strict.output.find("FAIL  logits"), std::string::npos) << strict.output;
+  EXPECT_EQ(Weir("verify " + kModel).code, 2);
+}
+
+TEST_F(Cli, ExportWritesTheTrainedWeightsUnderTheOriginalNames) {
+  const std::string names = " --names " + (kModels / "olmoe/weights.safetensors").string();
+  ASSERT_EQ(Weir(Train("a", names)).code, 0);
+  const auto original = ReadSafetensors(kModels / "olmoe/weights.safetensors");
+  const auto trained = ReadSafetensors(folder_ / "a/weights.safetensors");
+  for (const auto& [name, tensor] : original.tensors) {
+    ASSERT_TRUE(trained.tensors.contains(name)) << name;
+    EXPECT_EQ(trained.tensors.at(name)->dims(), tensor->dims()) << name;
+  }
+  const std::string out = (folder_ / "trained.onnx").string();
+  const Result result = Weir("export " + kModel + names + " --weights " + (folder_ / "a/weights.safetensors").string() + " -o " + out);
+  ASSERT_EQ(result.code, 0) << result.output;
+  // The exported model verifies against itself: its own logits differ from the untrained reference.
+  EXPECT_EQ(Weir("verify " + out + " --reference " + (kModels / "olmoe/reference.safetensors").string()).code, 1);
+}
+
+}  // namespace
+}  // namespace weir
