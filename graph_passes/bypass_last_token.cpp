@@ -16,13 +16,23 @@ bool SelectsLastToken(const Node& node) {
   if (Is(node, "Gather")) return node.attributes.Int("axis", 0) == 1 && IsScalar(node.in(1), -1);
   if (!Is(node, "Slice") || !node.out()->has_shape) return false;
   const auto axes = IntsOf(node.in(3));
-  return IsScalar(node.in(1), -1) && axes && axes->size() == 1 && ((*axes)[0] == 1 || (*axes)[0] == -2);
+  return IsScalar(node.in(1), -1) && axes && axes->size() == 1 &&
+         ((*axes)[0] == 1 || (*axes)[0] == -2);
 }
 
 // Ops of a head between the token selection and the logits. The first input carries the tokens.
 Value* TokensOf(const Node& node) {
-  static const char* const ops[] = {"MatMul", "Gemm", "Linear", "Cast", "Tanh", "RmsNorm", "Reshape", "Unsqueeze",
-                                    "Squeeze", "Identity", "LayerNormalization"};
+  static const char* const ops[] = {"MatMul",
+                                    "Gemm",
+                                    "Linear",
+                                    "Cast",
+                                    "Tanh",
+                                    "RmsNorm",
+                                    "Reshape",
+                                    "Unsqueeze",
+                                    "Squeeze",
+                                    "Identity",
+                                    "LayerNormalization"};
   for (const char* op : ops) {
     if (node.op() == op) return node.in(0);
   }
@@ -48,7 +58,8 @@ bool BypassLastToken::Run(Graph& graph, PassContext& context) {
   if (value->producer == nullptr) return false;
   Node* select = value->producer;
   context.Matched(*select);
-  graph.stripped.push_back(StrCat("last-token selection ", select->source, ": the head sees every token"));
+  graph.stripped.push_back(
+      StrCat("last-token selection ", select->source, ": the head sees every token"));
   graph.ReplaceUses(value, select->in(0));
   // The selection's own axis juggling goes with it.
   for (Node* node : path) {

@@ -7,14 +7,15 @@ namespace weir {
 namespace {
 
 bool IsLaunchInteger(const Value& value) {
-  return value.role == Role::kActivation && !value.uses.empty() && value.content && value.has_shape &&
-         value.shape.size() <= 1 && !IsFloat(value.dtype) && value.dtype != DType::kBool && IsKnown(*value.content) &&
-         !IsConcrete(*value.content);
+  return value.role == Role::kActivation && !value.uses.empty() && value.content &&
+         value.has_shape && value.shape.size() <= 1 && !IsFloat(value.dtype) &&
+         value.dtype != DType::kBool && IsKnown(*value.content) && !IsConcrete(*value.content);
 }
 
 Value* Compute(Builder& builder, const Value& like) {
   Value* tensor = ShapeTensor(builder, *like.content);
-  if (tensor != nullptr && like.shape.empty()) tensor = builder.Op("Reshape", {tensor, builder.Ints({})});
+  if (tensor != nullptr && like.shape.empty())
+    tensor = builder.Op("Reshape", {tensor, builder.Ints({})});
   if (tensor == nullptr || like.dtype == DType::kInt64) return tensor;
   return builder.Op("Cast", {tensor}, {{"to", int64_t{OnnxNumber(like.dtype)}}});
 }

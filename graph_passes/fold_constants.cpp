@@ -16,7 +16,8 @@ constexpr int64_t kMaxElements = 1 << 14;
 // Constants that folding may read. Weights stay what they are in the file.
 bool IsFoldableInput(const Value* value) {
   if (value == nullptr) return true;
-  return value->role == Role::kConstant && value->data != nullptr && value->data->elements() <= kMaxElements &&
+  return value->role == Role::kConstant && value->data != nullptr &&
+         value->data->elements() <= kMaxElements &&
          (!IsInitializer(value) || value->data->elements() == 1);
 }
 
@@ -37,8 +38,8 @@ bool IsRandom(const Node& node) {
 }
 
 bool CanEvaluate(const Node& node) {
-  return node.schema->reference_f32 != nullptr && !node.schema->has_side_effect && !IsRandom(node) &&
-         std::all_of(node.inputs.begin(), node.inputs.end(), IsFoldableInput) &&
+  return node.schema->reference_f32 != nullptr && !node.schema->has_side_effect &&
+         !IsRandom(node) && std::all_of(node.inputs.begin(), node.inputs.end(), IsFoldableInput) &&
          std::all_of(node.outputs.begin(), node.outputs.end(), IsSmall);
 }
 
@@ -107,7 +108,8 @@ class Folder {
 
 std::string FoldConstants::doc() const {
   return "s = Shape(x float[4,batch]);  n = Gather(s, 0) ==> n = constant 4\n"
-         "A node folds when all its inputs are small constants or when inference knows every element of its\n"
+         "A node folds when all its inputs are small constants or when inference knows every "
+         "element of its\n"
          "outputs. Weights are never read. Problems of all nodes are reported together.";
 }
 
@@ -115,9 +117,9 @@ bool FoldConstants::Run(Graph& graph, PassContext& context) {
   std::string problems;
   Folder folder(graph, context);
   for (const auto& node : graph.nodes()) {
-    const bool unused = std::all_of(node->outputs.begin(), node->outputs.end(), [&](const Value* v) {
-      return v == nullptr || (v->uses.empty() && !graph.IsOutput(v));
-    });
+    const bool unused = std::all_of(
+        node->outputs.begin(), node->outputs.end(),
+        [&](const Value* v) { return v == nullptr || (v->uses.empty() && !graph.IsOutput(v)); });
     if (unused && !node->schema->has_side_effect) continue;
     try {
       InferNode(*node);
@@ -128,7 +130,8 @@ bool FoldConstants::Run(Graph& graph, PassContext& context) {
     }
     if (folder.Fold(*node)) ++context.matches;
   }
-  WEIR_CHECK(problems.empty(), ErrorCode::kInvalidModel, "the model's shapes do not fit together:", problems);
+  WEIR_CHECK(problems.empty(), ErrorCode::kInvalidModel,
+             "the model's shapes do not fit together:", problems);
   graph.RemoveDeadNodes();
   return context.matches > 0;
 }

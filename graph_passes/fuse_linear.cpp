@@ -37,16 +37,21 @@ Value* TrainedVector(Graph& graph, Value* bias) {
   return IsInitializer(bias) ? AsParameter(graph, bias) : bias;
 }
 
-bool IsBias(const Value* value, const Dim& width) { return IsWeight(value, 1) && value->shape[0] == width; }
+bool IsBias(const Value* value, const Dim& width) {
+  return IsWeight(value, 1) && value->shape[0] == width;
+}
 
 bool FuseMatMul(Graph& graph, Node& node) {
   const auto weight = MatchWeight(node.in(1));
-  if (!weight || !node.in(0)->has_shape || node.in(0)->shape.size() < 2 || MatchWeight(node.in(0))) return false;
+  if (!weight || !node.in(0)->has_shape || node.in(0)->shape.size() < 2 || MatchWeight(node.in(0)))
+    return false;
   Value* w = OutIn(graph, *weight, true);
   Builder builder = At(graph, node);
   Value* y = builder.Op("Linear", {node.in(0), w});
   const auto& uses = node.out()->uses;
-  Node* add = uses.size() == 1 && !graph.IsOutput(node.out()) && Is(*uses[0].node, "Add") ? uses[0].node : nullptr;
+  Node* add = uses.size() == 1 && !graph.IsOutput(node.out()) && Is(*uses[0].node, "Add")
+                  ? uses[0].node
+                  : nullptr;
   Value* bias = add ? OtherInput(*add, node.out()) : nullptr;
   if (bias == nullptr || !IsBias(bias, w->shape[0])) {
     graph.ReplaceUses(node.out(), y);
@@ -65,7 +70,8 @@ bool FuseGemm(Graph& graph, Node& node, PassContext& context) {
     return false;
   }
   Value* w = OutIn(graph, *weight, node.attributes.Int("transB", 0) == 0);
-  const double alpha = node.attributes.Float("alpha", 1.0), beta = node.attributes.Float("beta", 1.0);
+  const double alpha = node.attributes.Float("alpha", 1.0),
+               beta = node.attributes.Float("beta", 1.0);
   Builder builder = At(graph, node);
   Value* bias = beta == 0 ? nullptr : node.in(2);
   const bool inside = bias != nullptr && alpha == 1 && beta == 1 && IsBias(bias, w->shape[0]);
@@ -94,14 +100,17 @@ bool FuseGather(Graph& graph, Node& node) {
 }  // namespace
 
 std::string FuseLinear::doc() const {
-  return "MatMul(x, w float[in,out]) + b ==> Linear(x, w' float[out,in], b)   w' reads w transposed\n"
-         "Gemm<transB = 1>(x, w, b) ==> Linear(x, w, b);  Gather(w, input_ids) ==> Embedding(input_ids, w)\n"
+  return "MatMul(x, w float[in,out]) + b ==> Linear(x, w' float[out,in], b)   w' reads w "
+         "transposed\n"
+         "Gemm<transB = 1>(x, w, b) ==> Linear(x, w, b);  Gather(w, input_ids) ==> "
+         "Embedding(input_ids, w)\n"
          "The file's tensor becomes a parameter; tied uses share it.";
 }
 
 bool FuseLinear::Run(Graph& graph, PassContext& context) {
   for (const auto& node : graph.nodes()) {
-    if (node->out(0) == nullptr || (node->out(0)->uses.empty() && !graph.IsOutput(node->out(0)))) continue;
+    if (node->out(0) == nullptr || (node->out(0)->uses.empty() && !graph.IsOutput(node->out(0))))
+      continue;
     const bool fused = (Is(*node, "MatMul") && FuseMatMul(graph, *node)) ||
                        (Is(*node, "Gemm") && FuseGemm(graph, *node, context)) ||
                        (Is(*node, "Gather") && FuseGather(graph, *node));

@@ -21,7 +21,8 @@ std::optional<Norm> MatchRoot(const Value* value) {
   const auto epsilon = ScalarOf(sum.rest);
   const Node* square = Made(sum.made->in(0), "Mul");
   const auto axes = IntsOf(*sum.made, 1, "axes");
-  if (!epsilon || !square || square->in(0) != square->in(1) || !axes || axes->size() != 1) return std::nullopt;
+  if (!epsilon || !square || square->in(0) != square->in(1) || !axes || axes->size() != 1)
+    return std::nullopt;
   Value* x = square->in(0);
   if (!x->has_shape || sum.made->attributes.Int("keepdims", 1) != 1) return std::nullopt;
   const auto axis = NormalAxis((*axes)[0], x->shape.size());
@@ -84,7 +85,9 @@ bool FuseChain(Graph& graph, Node& node) {
   if (!norm || !norm->x->shape.back().IsConstant()) return false;
   const Dim width = norm->x->shape.back();
   Value* normalized = node.out();
-  Node* user = normalized->uses.size() == 1 && !graph.IsOutput(normalized) ? normalized->uses[0].node : nullptr;
+  Node* user = normalized->uses.size() == 1 && !graph.IsOutput(normalized)
+                   ? normalized->uses[0].node
+                   : nullptr;
   if (user != nullptr && Is(*user, "Mul")) {
     Value* gamma = OtherInput(*user, normalized);
     if (gamma != nullptr && IsGamma(gamma, width)) {
@@ -111,8 +114,10 @@ bool FuseOp(Graph& graph, Node& node, PassContext& context) {
       x = builder.Op("Add", {x, bias});
     }
   }
-  const auto axis = x->has_shape ? NormalAxis(node.attributes.Int("axis", -1), x->shape.size()) : std::nullopt;
-  if (!axis || *axis + 1 != static_cast<int64_t>(x->shape.size()) || !IsGamma(gamma, x->shape.back())) {
+  const auto axis =
+      x->has_shape ? NormalAxis(node.attributes.Int("axis", -1), x->shape.size()) : std::nullopt;
+  if (!axis || *axis + 1 != static_cast<int64_t>(x->shape.size()) ||
+      !IsGamma(gamma, x->shape.back())) {
     context.Missed(node, "only norms over the last axis with a weight of its length are fused");
     return false;
   }
@@ -138,7 +143,8 @@ std::string FuseRmsNorm::doc() const {
 
 bool FuseRmsNorm::Run(Graph& graph, PassContext& context) {
   for (const auto& node : graph.nodes()) {
-    if (node->out(0) == nullptr || !(FuseChain(graph, *node) || FuseOp(graph, *node, context))) continue;
+    if (node->out(0) == nullptr || !(FuseChain(graph, *node) || FuseOp(graph, *node, context)))
+      continue;
     context.Matched(*node);
   }
   graph.RemoveDeadNodes();

@@ -22,7 +22,8 @@ std::optional<int64_t> SequenceAxis(const Value* x) {
   return std::nullopt;
 }
 
-// Whether `table` [.., S, .., c] lines its positions up with axis `axis` of x and repeats over the rest.
+// Whether `table` [.., S, .., c] lines its positions up with axis `axis` of x and repeats over the
+// rest.
 bool LinesUp(const Value* table, const Value* x, int64_t axis) {
   const auto own = SequenceAxis(table);
   const auto shift = static_cast<int64_t>(x->shape.size() - table->shape.size());
@@ -50,7 +51,8 @@ Value* EmitRotary(Builder& builder, Value* x, const RotaryTables& tables, bool i
   return flat ? ReshapeTo(builder, y, shape) : y;
 }
 
-// x0 when x is x0 with its channels taken pairwise apart: Reshape(Transpose(Reshape(x0, [.., d/2, 2])))
+// x0 when x is x0 with its channels taken pairwise apart: Reshape(Transpose(Reshape(x0, [.., d/2,
+// 2])))
 Value* BeforeDeinterleave(Value* x) {
   const Node* flat = Made(x, "Reshape");
   const Node* transpose = flat ? Made(flat->in(0), "Transpose") : nullptr;
@@ -61,9 +63,11 @@ Value* BeforeDeinterleave(Value* x) {
   if (shape.size() != rank + 1 || !(shape[rank] == Dim(2))) return nullptr;
   const Perm perm = transpose->attributes.Ints("perm");
   for (size_t a = 0; a + 1 < rank; ++a) {
-    if (perm.size() != rank + 1 || perm[a] != static_cast<int64_t>(a) || !(shape[a] == x->shape[a])) return nullptr;
+    if (perm.size() != rank + 1 || perm[a] != static_cast<int64_t>(a) || !(shape[a] == x->shape[a]))
+      return nullptr;
   }
-  const bool swaps = perm[rank - 1] == static_cast<int64_t>(rank) && perm[rank] == static_cast<int64_t>(rank) - 1;
+  const bool swaps =
+      perm[rank - 1] == static_cast<int64_t>(rank) && perm[rank] == static_cast<int64_t>(rank) - 1;
   return swaps ? pairs->in(0) : nullptr;
 }
 
@@ -78,9 +82,10 @@ class Fuser {
     const auto pair = Recognize(node, rotation.x, rotation.cos, rotation.sin);
     if (!pair) return false;
     const auto half = static_cast<int64_t>(pair->inv_freq.size());
-    const bool width_fits = rotation.x->shape.back() == Dim(2 * half) &&
-                            pair->width == (rotation.full_tables ? 2 * half : half) &&
-                            (!rotation.full_tables || pair->interleaved == rotation.output_interleaved || half == 1);
+    const bool width_fits =
+        rotation.x->shape.back() == Dim(2 * half) &&
+        pair->width == (rotation.full_tables ? 2 * half : half) &&
+        (!rotation.full_tables || pair->interleaved == rotation.output_interleaved || half == 1);
     if (!width_fits) return Miss(node, "the rotary operands do not fit the rotated channels");
     Value* x = rotation.x;
     if (Value* before = rotation.input_interleaved ? nullptr : BeforeDeinterleave(x)) {
@@ -111,10 +116,12 @@ class Fuser {
     } else if (shape.size() != 4 || !(shape[2] == Dim::Sequence())) {
       return Miss(node, "x is not [batch,heads,sequence,channels]");
     }
-    const auto tables = ids != nullptr ? FromCaches(node, ids, cos, sin) : FromOperands(node, x, cos, sin);
+    const auto tables =
+        ids != nullptr ? FromCaches(node, ids, cos, sin) : FromOperands(node, x, cos, sin);
     if (!tables) return false;
     const int64_t width = node.attributes.Int("rotary_embedding_dim", 0);
-    if (width > 0 && !(tables->cos->shape.back() == Dim(width / 2))) return Miss(node, "tables do not fit its width");
+    if (width > 0 && !(tables->cos->shape.back() == Dim(width / 2)))
+      return Miss(node, "tables do not fit its width");
     Value* y = EmitRotary(builder, x, *tables, interleaved, interleaved);
     graph_.ReplaceUses(node.out(), ReshapeTo(builder, y, shape));
     return true;
@@ -126,11 +133,14 @@ class Fuser {
     return false;
   }
 
-  std::optional<RotaryPair> Recognize(const Node& node, const Value* x, const Value* cos, const Value* sin) {
+  std::optional<RotaryPair> Recognize(const Node& node, const Value* x, const Value* cos,
+                                      const Value* sin) {
     const auto axis = SequenceAxis(x);
     const size_t rank = x->shape.size();
-    const bool layout = axis && ((rank == 4 && (*axis == 1 || *axis == 2)) || (rank == 3 && *axis == 1));
-    if (!layout || !constants_.Has(cos) || !constants_.Has(sin)) return std::nullopt;  // no rotary at all
+    const bool layout =
+        axis && ((rank == 4 && (*axis == 1 || *axis == 2)) || (rank == 3 && *axis == 1));
+    if (!layout || !constants_.Has(cos) || !constants_.Has(sin))
+      return std::nullopt;  // no rotary at all
     if (!LinesUp(cos, x, *axis) || !LinesUp(sin, x, *axis)) {
       Miss(node, "the rotary operands do not line up with the positions");
       return std::nullopt;
@@ -146,21 +156,25 @@ class Fuser {
     return it->second.pair;
   }
 
-  std::optional<RotaryTables> FromOperands(const Node& node, const Value* x, const Value* cos, const Value* sin) {
+  std::optional<RotaryTables> FromOperands(const Node& node, const Value* x, const Value* cos,
+                                           const Value* sin) {
     const bool fits = cos->has_shape && sin->has_shape && cos->shape.size() == 3 &&
                       cos->shape[1] == Dim::Sequence() && x->shape.size() == 4;
     const auto pair = fits ? Recognize(node, cos, sin) : std::nullopt;
     const bool half = pair && pair->width == static_cast<int64_t>(pair->inv_freq.size());
-    if (!fits || (pair && !half)) Miss(node, "cos and sin are not [batch,sequence,channels/2] tables");
+    if (!fits || (pair && !half))
+      Miss(node, "cos and sin are not [batch,sequence,channels/2] tables");
     return half ? std::optional(MakeTables(graph_, *pair)) : std::nullopt;
   }
 
   // Baked caches read at positions 0 .. S-1.
-  std::optional<RotaryTables> FromCaches(const Node& node, const Value* ids, Value* cos, Value* sin) {
+  std::optional<RotaryTables> FromCaches(const Node& node, const Value* ids, Value* cos,
+                                         Value* sin) {
     for (const int64_t sequence : {5, 9}) {
       Probe probe(constants_, 2, sequence);
       const Array<float>* positions = probe.Evaluate(ids);
-      const bool offset = positions != nullptr && positions->elements() == 1 && positions->i[0] == 0;
+      const bool offset =
+          positions != nullptr && positions->elements() == 1 && positions->i[0] == 0;
       bool counting = positions != nullptr && positions->elements() % sequence == 0;
       for (int64_t i = 0; counting && i < positions->elements(); ++i) {
         counting = positions->i[static_cast<size_t>(i)] == i % sequence;
@@ -188,15 +202,18 @@ std::string FuseRotary::doc() const {
   return "Add(Mul(x, cos), Mul(Concat(Neg(x2), x1), sin)) ==> Rotary(x, cos', sin')\n"
          "Concat(x1*cos - x2*sin, x2*cos + x1*sin) ==> Rotary(x, cos', sin')\n"
          "  cos', sin' = RotaryTable<inv_freq, scale>(S)\n"
-         "x1, x2 are halves or even and odd channels; RotaryEmbedding of both domains likewise. The tables are\n"
+         "x1, x2 are halves or even and odd channels; RotaryEmbedding of both domains likewise. "
+         "The tables are\n"
          "proved by evaluation (recognize_rotary.h).";
 }
 
 bool FuseRotary::Run(Graph& graph, PassContext& context) {
   Fuser fuser(graph, context);
   for (const auto& node : graph.nodes()) {
-    if (node->out(0) == nullptr || (node->out(0)->uses.empty() && !graph.IsOutput(node->out(0)))) continue;
-    const bool fused = node->op() == "RotaryEmbedding" ? fuser.FuseOp(*node) : fuser.FuseArithmetic(*node);
+    if (node->out(0) == nullptr || (node->out(0)->uses.empty() && !graph.IsOutput(node->out(0))))
+      continue;
+    const bool fused =
+        node->op() == "RotaryEmbedding" ? fuser.FuseOp(*node) : fuser.FuseArithmetic(*node);
     if (fused) context.Matched(*node);
   }
   graph.RemoveDeadNodes();

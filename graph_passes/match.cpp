@@ -91,7 +91,8 @@ static Part PartOfSlice(const Node& slice) {
   const auto starts = IntsOf(slice, 1, "starts"), ends = IntsOf(slice, 2, "ends");
   auto axes = IntsOf(slice, 3, "axes");
   const auto steps = slice.in(4) != nullptr ? IntsOf(slice.in(4)) : std::vector<int64_t>{1};
-  if (!whole->has_shape || !starts || !ends || !steps || starts->size() != 1 || steps->size() != 1) return {};
+  if (!whole->has_shape || !starts || !ends || !steps || starts->size() != 1 || steps->size() != 1)
+    return {};
   if (!axes && slice.in(3) == nullptr) axes = std::vector<int64_t>{0};
   if (!axes || axes->size() != 1) return {};
   const auto axis = NormalAxis((*axes)[0], whole->shape.size());

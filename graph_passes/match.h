@@ -18,7 +18,8 @@ bool Is(const Node& node, std::string_view op, std::string_view domain = "");
 // The value of a one-element constant.
 std::optional<double> ScalarOf(const Value* value);
 bool IsScalar(const Value* value, double wanted);
-// Known concrete elements of an integer tensor (constant, or content that does not depend on the launch).
+// Known concrete elements of an integer tensor (constant, or content that does not depend on the
+// launch).
 std::optional<std::vector<int64_t>> IntsOf(const Value* value);
 // The integer list that newer opsets pass as input `input` and older ones as attribute `name`.
 std::optional<std::vector<int64_t>> IntsOf(const Node& node, size_t input, std::string_view name);
@@ -29,12 +30,13 @@ std::optional<int64_t> NormalAxis(int64_t axis, size_t rank);
 Value* OtherInput(const Node& node, const Value* value);
 // Splits a two-input node into (matching, rest) by which input `op` makes.
 struct Operands {
-  Node* made = nullptr;    // producer of the matching input
-  Value* rest = nullptr;   // the other input
+  Node* made = nullptr;   // producer of the matching input
+  Value* rest = nullptr;  // the other input
   explicit operator bool() const { return made != nullptr; }
 };
 Operands SplitOperands(const Node& node, std::string_view op);
-// Removes a factor: value = inner * factor for Mul/Div by a one-element constant; factor 1 when neither.
+// Removes a factor: value = inner * factor for Mul/Div by a one-element constant; factor 1 when
+// neither.
 struct Scaled {
   Value* inner;
   double factor;  // as one float32 constant would hold it

@@ -17,8 +17,8 @@ bool IsLast(const Node& node, int64_t axis) {
 bool DropsLastColumn(const Node& node) {
   const auto axes = IntsOf(node.in(3)), ends = IntsOf(node.in(2));
   const bool unit = node.in(4) == nullptr || IsScalar(node.in(4), 1);
-  return IsScalar(node.in(1), 0) && ends && ends->size() == 1 && (*ends)[0] == -1 && axes && axes->size() == 1 &&
-         IsLast(node, (*axes)[0]) && unit;
+  return IsScalar(node.in(1), 0) && ends && ends->size() == 1 && (*ends)[0] == -1 && axes &&
+         axes->size() == 1 && IsLast(node, (*axes)[0]) && unit;
 }
 
 // The Softmax behind what guards and slices its result.
@@ -46,11 +46,13 @@ bool StripSinks(Value*& scores, EagerAttention& match) {
   if (const Node* sub = Made(scores, "Sub")) {
     const Node* max = Made(sub->in(1), "ReduceMax");
     const auto axes = max ? IntsOf(*max, 1, "axes") : std::nullopt;
-    if (!max || max->in(0) != sub->in(0) || !axes || axes->size() != 1 || !IsLast(*max, (*axes)[0])) return false;
+    if (!max || max->in(0) != sub->in(0) || !axes || axes->size() != 1 || !IsLast(*max, (*axes)[0]))
+      return false;
     scores = sub->in(0);
   }
   const Node* concat = Made(scores, "Concat");
-  if (!concat || concat->inputs.size() != 2 || !IsLast(*concat, concat->attributes.Int("axis", 0))) return false;
+  if (!concat || concat->inputs.size() != 2 || !IsLast(*concat, concat->attributes.Int("axis", 0)))
+    return false;
   Value* sinks = concat->in(1);
   if (!sinks->has_shape || !(sinks->shape.back() == Dim(1))) return false;
   if (const Node* expand = Made(sinks, "Expand")) sinks = expand->in(0);
@@ -94,8 +96,8 @@ bool IsHeads(const Value* value) { return value->has_shape && value->shape.size(
 
 }  // namespace
 
-bool MatchEagerAttention(const Node& product, const LaunchConstants& constants, EagerAttention& match,
-                         std::string& why) {
+bool MatchEagerAttention(const Node& product, const LaunchConstants& constants,
+                         EagerAttention& match, std::string& why) {
   bool sliced = false;
   const Node* softmax = Is(product, "MatMul") ? FindSoftmax(product.in(0), sliced) : nullptr;
   if (softmax == nullptr || !IsHeads(product.in(1)) || !IsHeads(softmax->in(0))) return false;
@@ -139,11 +141,13 @@ Repeated StripRepeat(Value* value) {
   if (!unsqueeze || !unsqueeze->in(0)->has_shape || !value->has_shape) return {value, 1};
   Value* base = unsqueeze->in(0);
   const Shape &one = unsqueeze->out()->shape, &many = expand->out()->shape;
-  if (base->shape.size() != 4 || one.size() != 5 || many.size() != 5 || value->shape.size() != 4) return {value, 1};
+  if (base->shape.size() != 4 || one.size() != 5 || many.size() != 5 || value->shape.size() != 4)
+    return {value, 1};
   const Shape &b = base->shape, &v = value->shape;
   if (!Same(one, {b[0], b[1], 1, b[2], b[3]}) || !many[2].IsConstant()) return {value, 1};
   const Dim times = many[2];
-  if (!Same(many, {b[0], b[1], times, b[2], b[3]}) || !Same(v, {b[0], b[1] * times, b[2], b[3]})) return {value, 1};
+  if (!Same(many, {b[0], b[1], times, b[2], b[3]}) || !Same(v, {b[0], b[1] * times, b[2], b[3]}))
+    return {value, 1};
   return {base, times.Constant()};
 }
 

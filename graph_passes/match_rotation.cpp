@@ -20,9 +20,11 @@ bool IsLastAxis(int64_t axis, const Value* value) {
 // Reshape(x, [.., n, 1]) ==> x
 Value* Unstacked(Value* value) {
   const Node* reshape = Made(value, "Reshape");
-  if (!reshape || !reshape->in(0)->has_shape || !value->has_shape || value->shape.empty()) return nullptr;
+  if (!reshape || !reshape->in(0)->has_shape || !value->has_shape || value->shape.empty())
+    return nullptr;
   const Shape head(value->shape.begin(), value->shape.end() - 1);
-  return value->shape.back() == Dim(1) && Same(head, reshape->in(0)->shape) ? reshape->in(0) : nullptr;
+  return value->shape.back() == Dim(1) && Same(head, reshape->in(0)->shape) ? reshape->in(0)
+                                                                            : nullptr;
 }
 
 // Concat(a, b) over the last axis, or Reshape(Concat(a[..,1], b[..,1])) that interleaves them
@@ -69,7 +71,8 @@ Pairing PairOf(Value* a, Value* b) {
   Value *stacked_a = SqueezedLast(a), *stacked_b = SqueezedLast(b);
   const bool stacked = stacked_a && stacked_b;
   const Part first = PartOf(stacked ? stacked_a : a), second = PartOf(stacked ? stacked_b : b);
-  if (!first || !second || first.whole != second.whole || !IsLastAxis(first.axis, first.whole)) return {};
+  if (!first || !second || first.whole != second.whole || !IsLastAxis(first.axis, first.whole))
+    return {};
   if (first.axis != second.axis || first.length != second.length || first.start != 0) return {};
   const Dim& width = first.whole->shape.back();
   if (stacked) {
@@ -112,7 +115,8 @@ Rotation MatchSplitRotation(const Node& root) {
   const Halves halves = Joined(root);
   if (!halves) return {};
   const Node *sub = Made(halves.first, "Sub"), *add = Made(halves.second, "Add");
-  const Node *c1 = sub ? Made(sub->in(0), "Mul") : nullptr, *s2 = sub ? Made(sub->in(1), "Mul") : nullptr;
+  const Node *c1 = sub ? Made(sub->in(0), "Mul") : nullptr,
+             *s2 = sub ? Made(sub->in(1), "Mul") : nullptr;
   if (!c1 || !s2 || !add) return {};
   for (size_t i = 0; i < 2; ++i) {
     for (size_t j = 0; j < 2; ++j) {

@@ -8,7 +8,7 @@ struct Rotation {
   Value* x = nullptr;
   Value* cos = nullptr;
   Value* sin = nullptr;
-  bool input_interleaved = false;   // pairs (2i, 2i+1) instead of (i, i + d/2)
+  bool input_interleaved = false;  // pairs (2i, 2i+1) instead of (i, i + d/2)
   bool output_interleaved = false;
   bool full_tables = false;  // cos and sin have d columns instead of d/2
   explicit operator bool() const { return x != nullptr; }

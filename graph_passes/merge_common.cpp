@@ -12,20 +12,24 @@ namespace {
 
 constexpr int64_t kMaxSharedElements = 1 << 14;
 
-size_t Mix(size_t hash, size_t value) { return (hash ^ value) * 0x9E3779B97F4A7C15ull + (hash >> 29); }
+size_t Mix(size_t hash, size_t value) {
+  return (hash ^ value) * 0x9E3779B97F4A7C15ull + (hash >> 29);
+}
 
 // What two values must agree on to be one constant; empty when the value is not shared by value.
 std::string KeyOf(const Value& value) {
-  if (value.role == Role::kConstant && value.data != nullptr && value.data->elements() <= kMaxSharedElements &&
+  if (value.role == Role::kConstant && value.data != nullptr &&
+      value.data->elements() <= kMaxSharedElements &&
       !(IsInitializer(&value) && value.data->elements() > 1)) {
     const auto bytes = value.data->bytes();
     return std::string(DTypeName(value.dtype)) + ToString(value.shape) +
            std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   }
   // Launch dims: whatever computes [batch, 1, sequence] computes the same.
-  if (value.role == Role::kActivation && value.content && value.has_shape && value.shape.size() <= 1 &&
-      !IsFloat(value.dtype) && IsKnown(*value.content)) {
-    return std::string(DTypeName(value.dtype)) + ToString(value.shape) + "=" + ToString(*value.content);
+  if (value.role == Role::kActivation && value.content && value.has_shape &&
+      value.shape.size() <= 1 && !IsFloat(value.dtype) && IsKnown(*value.content)) {
+    return std::string(DTypeName(value.dtype)) + ToString(value.shape) + "=" +
+           ToString(*value.content);
   }
   return "";
 }
@@ -35,7 +39,8 @@ size_t HashOf(const Node& node) {
   for (const Value* input : node.inputs) hash = Mix(hash, std::hash<const void*>()(input));
   for (const auto& [name, value] : node.attributes) {
     hash = Mix(hash, std::hash<std::string>()(name));
-    if (const auto* number = std::get_if<int64_t>(&value)) hash = Mix(hash, static_cast<size_t>(*number));
+    if (const auto* number = std::get_if<int64_t>(&value))
+      hash = Mix(hash, static_cast<size_t>(*number));
     if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) {
       for (int64_t element : *list) hash = Mix(hash, static_cast<size_t>(element));
     }
@@ -44,17 +49,20 @@ size_t HashOf(const Node& node) {
 }
 
 bool IsMergeable(const Node& node) {
-  if (node.schema->has_side_effect || node.op().starts_with("Random") || node.op() == "Dropout") return false;
+  if (node.schema->has_side_effect || node.op().starts_with("Random") || node.op() == "Dropout")
+    return false;
   for (const auto& [name, value] : node.attributes) {
     if (std::holds_alternative<GraphPtr>(value)) return false;
   }
-  return std::none_of(node.outputs.begin(), node.outputs.end(), [](const Value* v) { return v == nullptr; });
+  return std::none_of(node.outputs.begin(), node.outputs.end(),
+                      [](const Value* v) { return v == nullptr; });
 }
 
 bool IsCommutative(const Node& node) {
   static const char* const ops[] = {"Add", "Mul", "And", "Or", "Xor", "Equal", "Min", "Max"};
   return node.inputs.size() == 2 && node.schema->domain.empty() &&
-         std::any_of(std::begin(ops), std::end(ops), [&](const char* op) { return node.op() == op; });
+         std::any_of(std::begin(ops), std::end(ops),
+                     [&](const char* op) { return node.op() == op; });
 }
 
 class Merger {
@@ -70,8 +78,8 @@ class Merger {
     ++context_.matches;
   }
 
-  // Activations before parameters before constants; among activations the one nearer to the inputs of the
-  // graph, which does not depend on how the file orders independent nodes.
+  // Activations before parameters before constants; among activations the one nearer to the inputs
+  // of the graph, which does not depend on how the file orders independent nodes.
   void OrderInputs(Node& node) {
     const auto rank = [this](const Value* v) {
       if (v->role == Role::kConstant) return std::pair<int64_t, int64_t>{int64_t{1} << 62, 0};
@@ -100,10 +108,12 @@ class Merger {
     for (auto it = begin; it != end; ++it) {
       const Node& first = *it->second;
       if (first.schema != node.schema || first.inputs != node.inputs ||
-          first.outputs.size() != node.outputs.size() || !Equal(first.attributes, node.attributes)) {
+          first.outputs.size() != node.outputs.size() ||
+          !Equal(first.attributes, node.attributes)) {
         continue;
       }
-      for (size_t i = 0; i < node.outputs.size(); ++i) graph_.ReplaceUses(node.outputs[i], first.outputs[i]);
+      for (size_t i = 0; i < node.outputs.size(); ++i)
+        graph_.ReplaceUses(node.outputs[i], first.outputs[i]);
       ++context_.matches;
       return;
     }
@@ -123,16 +133,17 @@ class Merger {
 
 std::string MergeCommon::doc() const {
   return "a = f(x);  b = f(x) ==> b = a;  Mul(constant, x) ==> Mul(x, constant)\n"
-         "Integer values with the same known launch dims are one value, however they were computed.";
+         "Integer values with the same known launch dims are one value, however they were "
+         "computed.";
 }
 
 bool MergeCommon::Run(Graph& graph, PassContext& context) {
   Merger merger(graph, context);
   for (Value* constant : graph.ValuesWithRole(Role::kConstant)) merger.MergeValue(constant);
   for (const auto& node : graph.nodes()) {
-    const bool unused = std::all_of(node->outputs.begin(), node->outputs.end(), [&](const Value* v) {
-      return v == nullptr || (v->uses.empty() && !graph.IsOutput(v));
-    });
+    const bool unused = std::all_of(
+        node->outputs.begin(), node->outputs.end(),
+        [&](const Value* v) { return v == nullptr || (v->uses.empty() && !graph.IsOutput(v)); });
     merger.SetDepth(*node);
     if (unused) continue;
     merger.OrderInputs(*node);

@@ -27,7 +27,8 @@ const std::vector<Default>& DefaultsOf(const OpSchema& schema) {
       {"ai.weir::Rotary", {{"input_interleaved", int64_t{0}}, {"output_interleaved", int64_t{0}}}},
       {"ai.weir::Experts", {{"alpha", 1.0}, {"beta", 0.0}}},
   };
-  static const std::vector<Default> reduce = {{"keepdims", int64_t{1}}, {"noop_with_empty_axes", int64_t{0}}};
+  static const std::vector<Default> reduce = {{"keepdims", int64_t{1}},
+                                              {"noop_with_empty_axes", int64_t{0}}};
   static const std::vector<Default> none;
   if (schema.name.starts_with("Reduce")) return reduce;
   const auto it = table.find((schema.domain.empty() ? "" : schema.domain + "::") + schema.name);
@@ -37,7 +38,8 @@ const std::vector<Default>& DefaultsOf(const OpSchema& schema) {
 // Axis of ops that leave it out when it is the default.
 std::optional<int64_t> DefaultAxis(const std::string& op) {
   if (op == "Softmax" || op == "LogSoftmax" || op == "TopK") return -1;
-  if (op == "Gather" || op == "GatherElements" || op == "ScatterElements" || op == "Split") return 0;
+  if (op == "Gather" || op == "GatherElements" || op == "ScatterElements" || op == "Split")
+    return 0;
   return op == "Concat" ? std::optional<int64_t>(0) : std::nullopt;
 }
 

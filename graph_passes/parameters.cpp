@@ -19,7 +19,8 @@ Perm Identity(size_t rank) {
 
 Perm Inverse(const Perm& perm) {
   Perm inverse(perm.size());
-  for (size_t a = 0; a < perm.size(); ++a) inverse[static_cast<size_t>(perm[a])] = static_cast<int64_t>(a);
+  for (size_t a = 0; a < perm.size(); ++a)
+    inverse[static_cast<size_t>(perm[a])] = static_cast<int64_t>(a);
   return inverse;
 }
 
@@ -44,8 +45,8 @@ void Mark(Graph& graph, Value& value) {
 }
 
 ParameterPiece Permuted(const ParameterPiece& piece, const Perm& perm) {
-  WEIR_CHECK(piece.dims.size() == perm.size(), ErrorCode::kInternal, "piece '", piece.tensor, "' has rank ",
-             piece.dims.size(), ", cannot permute it as rank ", perm.size());
+  WEIR_CHECK(piece.dims.size() == perm.size(), ErrorCode::kInternal, "piece '", piece.tensor,
+             "' has rank ", piece.dims.size(), ", cannot permute it as rank ", perm.size());
   ParameterPiece result = piece;
   result.perm = perm;
   for (size_t a = 0; a < perm.size(); ++a) {
@@ -87,7 +88,8 @@ Value* ReshapeNode(Graph& graph, Value* parameter, const Shape& shape) {
   return builder.Op("Reshape", {parameter, builder.Ints(ToDims(shape))});
 }
 
-Value* AddLayout(Graph& graph, const Value& initializer, const std::string& name, const Shape& shape) {
+Value* AddLayout(Graph& graph, const Value& initializer, const std::string& name,
+                 const Shape& shape) {
   Value* parameter = graph.AddValue(name, Role::kParameter);
   parameter->dtype = DType::kFloat32;
   parameter->shape = shape;
@@ -104,7 +106,8 @@ bool IsInitializer(const Value* value) {
 
 void MarkInitializers(Graph& graph) {
   for (const auto& value : graph.values()) {
-    if (value->role == Role::kConstant && IsFloat(value->dtype) && graph.initializers.contains(value->name)) {
+    if (value->role == Role::kConstant && IsFloat(value->dtype) &&
+        graph.initializers.contains(value->name)) {
       Mark(graph, *value);
     }
   }
@@ -112,10 +115,12 @@ void MarkInitializers(Graph& graph) {
 
 Value* AsParameter(Graph& graph, Value* initializer) {
   if (initializer->role == Role::kParameter) return initializer;
-  WEIR_CHECK(initializer->role == Role::kConstant && IsFloat(initializer->dtype), ErrorCode::kInternal, "'",
-             initializer->name, "' is no float constant, so it cannot be trained");
+  WEIR_CHECK(initializer->role == Role::kConstant && IsFloat(initializer->dtype),
+             ErrorCode::kInternal, "'", initializer->name,
+             "' is no float constant, so it cannot be trained");
   Perm perm;
-  if (Value* other = Existing(graph, *initializer, perm)) return TransposeNode(graph, other, Inverse(perm));
+  if (Value* other = Existing(graph, *initializer, perm))
+    return TransposeNode(graph, other, Inverse(perm));
   Value* squeezed = graph.FindValue(initializer->name + kSqueezed);
   if (squeezed != nullptr && squeezed->role == Role::kParameter) {
     return ReshapeNode(graph, squeezed, initializer->shape);

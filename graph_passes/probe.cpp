@@ -10,7 +10,9 @@
 namespace weir {
 namespace {
 
-bool IsRandom(const Node& node) { return node.op().starts_with("Random") || node.op() == "Dropout"; }
+bool IsRandom(const Node& node) {
+  return node.op().starts_with("Random") || node.op() == "Dropout";
+}
 
 bool ReadsShapeOnly(const Node& node) { return Is(node, "Shape") || Is(node, "Size"); }
 
@@ -23,9 +25,11 @@ bool HasLaunchContent(const Value& value) {
 
 LaunchConstants::LaunchConstants(const Graph& graph) {
   for (const auto& node : graph.nodes()) {
-    const bool shape = ReadsShapeOnly(*node) && node->in(0)->has_shape && IsKnown(node->in(0)->shape);
-    const bool follows = std::all_of(node->inputs.begin(), node->inputs.end(),
-                                     [this](const Value* input) { return input == nullptr || Has(input); });
+    const bool shape =
+        ReadsShapeOnly(*node) && node->in(0)->has_shape && IsKnown(node->in(0)->shape);
+    const bool follows =
+        std::all_of(node->inputs.begin(), node->inputs.end(),
+                    [this](const Value* input) { return input == nullptr || Has(input); });
     if (!shape && (!follows || IsRandom(*node) || node->schema->has_side_effect)) continue;
     for (const Value* output : node->outputs) {
       if (output != nullptr) values_.insert(output);
@@ -60,7 +64,8 @@ bool Probe::Compute(const Value* value, Array<float>& result) {
   }
   if (HasLaunchContent(*value)) {
     result = Array<float>::Ints(ToDims(value->shape), value->dtype);
-    for (size_t i = 0; i < result.i.size(); ++i) result.i[i] = (*value->content)[i].Evaluate(batch_, sequence_);
+    for (size_t i = 0; i < result.i.size(); ++i)
+      result.i[i] = (*value->content)[i].Evaluate(batch_, sequence_);
     return true;
   }
   if (value->producer == nullptr) return false;
@@ -84,7 +89,8 @@ bool Probe::ComputeNode(const Node& node, int output, Array<float>& result) {
     if (input != nullptr && inputs.back() == nullptr) return false;
   }
   try {
-    auto results = weir::Evaluate(*node.schema, node.attributes, inputs, static_cast<int>(node.outputs.size()));
+    auto results = weir::Evaluate(*node.schema, node.attributes, inputs,
+                                  static_cast<int>(node.outputs.size()));
     result = std::move(results[static_cast<size_t>(output)]);
     return true;
   } catch (const Error&) {
@@ -101,7 +107,8 @@ std::vector<const Value*> LargeIntegers(const Value* value, int64_t least) {
     if (at == nullptr || !seen.insert(at).second) continue;
     if (at->role == Role::kConstant) {
       const auto scalar = IsFloat(at->dtype) ? std::nullopt : ScalarOf(at);
-      if (scalar && *scalar >= static_cast<double>(least) && *scalar < std::numeric_limits<int32_t>::max()) {
+      if (scalar && *scalar >= static_cast<double>(least) &&
+          *scalar < std::numeric_limits<int32_t>::max()) {
         found.push_back(at);
       }
       continue;

@@ -13,9 +13,11 @@ constexpr int64_t kShort = 7, kLong = 12;
 constexpr float kDropped = -9999.0f;
 
 // Clears allowed[i * s + j] where the tensor masks; false when it is no mask of s x s.
-bool Apply(const Array<float>& mask, bool inverted, int64_t s, std::vector<bool>& allowed, std::string& why) {
+bool Apply(const Array<float>& mask, bool inverted, int64_t s, std::vector<bool>& allowed,
+           std::string& why) {
   const size_t rank = mask.dims.size();
-  const int64_t columns = rank > 0 ? mask.dims[rank - 1] : 1, rows = rank > 1 ? mask.dims[rank - 2] : 1;
+  const int64_t columns = rank > 0 ? mask.dims[rank - 1] : 1,
+                rows = rank > 1 ? mask.dims[rank - 2] : 1;
   if ((columns != s && columns != 1) || (rows != s && rows != 1)) {
     why = StrCat("mask has shape ", ToString(mask.dims), " at sequence ", s);
     return false;
@@ -26,7 +28,8 @@ bool Apply(const Array<float>& mask, bool inverted, int64_t s, std::vector<bool>
     for (int64_t i = 0; i < s; ++i) {
       for (int64_t j = 0; j < s; ++j) {
         const int64_t cell = (rows == 1 ? 0 : i) * columns + (columns == 1 ? 0 : j);
-        const auto at = static_cast<size_t>(copy * rows * columns + cell), first = static_cast<size_t>(cell);
+        const auto at = static_cast<size_t>(copy * rows * columns + cell),
+                   first = static_cast<size_t>(cell);
         const float value = boolean ? 0 : mask.f[at];
         if (value != 0 && !(value <= kDropped)) {
           why = StrCat("mask adds ", value, ", which is neither 0 nor very negative");
@@ -56,7 +59,8 @@ bool Matches(const std::vector<bool>& allowed, int64_t s, const Mask& mask) {
 
 class Recognizer {
  public:
-  Recognizer(const LaunchConstants& constants, const std::vector<MaskUse>& masks, bool causal, std::string& why)
+  Recognizer(const LaunchConstants& constants, const std::vector<MaskUse>& masks, bool causal,
+             std::string& why)
       : constants_(constants), masks_(masks), causal_(causal), why_(why) {}
 
   std::optional<Mask> Run() {
@@ -100,7 +104,8 @@ class Recognizer {
     std::vector<const Value*> integers;
     for (const MaskUse& use : masks_) {
       for (const Value* integer : LargeIntegers(use.mask, kShort)) {
-        if (std::find(integers.begin(), integers.end(), integer) == integers.end()) integers.push_back(integer);
+        if (std::find(integers.begin(), integers.end(), integer) == integers.end())
+          integers.push_back(integer);
       }
     }
     return integers;
@@ -112,7 +117,8 @@ class Recognizer {
     return FormAt(probe);
   }
 
-  // What a constant that short sequences may not see does to the mask: nothing, or it is the window.
+  // What a constant that short sequences may not see does to the mask: nothing, or it is the
+  // window.
   bool Explain(const Value* integer, Mask& mask) {
     const auto number = static_cast<int64_t>(*ScalarOf(integer));
     if (number < kLong && mask.window != 0) return true;  // both lengths were probed
@@ -140,7 +146,8 @@ class Recognizer {
 
 }  // namespace
 
-std::optional<Mask> RecognizeMask(const LaunchConstants& constants, const std::vector<MaskUse>& masks, bool causal,
+std::optional<Mask> RecognizeMask(const LaunchConstants& constants,
+                                  const std::vector<MaskUse>& masks, bool causal,
                                   std::string& why) {
   return Recognizer(constants, masks, causal, why).Run();
 }

@@ -34,7 +34,8 @@ std::optional<Table> TableOf(Probe& probe, const Value* value) {
   const Dims& dims = array->dims;
   const size_t channel = *axis + 1 == dims.size() ? *axis - 1 : dims.size() - 1;
   Table table{dims[*axis], dims[channel], {}};
-  table.values.assign(static_cast<size_t>(table.rows * table.columns), std::numeric_limits<float>::quiet_NaN());
+  table.values.assign(static_cast<size_t>(table.rows * table.columns),
+                      std::numeric_limits<float>::quiet_NaN());
   Dims index(dims.size(), 0);
   for (int64_t n = 0; n < array->elements(); ++n) {
     float& cell = table.values[static_cast<size_t>(index[*axis] * table.columns + index[channel])];
@@ -57,7 +58,8 @@ const Node* FindTrigonometric(const Value* value, const char* op) {
   while (!stack.empty()) {
     const Value* at = stack.back();
     stack.pop_back();
-    if (at == nullptr || at->producer == nullptr || !seen.insert(at).second || seen.size() > 64) continue;
+    if (at == nullptr || at->producer == nullptr || !seen.insert(at).second || seen.size() > 64)
+      continue;
     const Node& node = *at->producer;
     if (Is(node, "Cos") || Is(node, "Sin")) {
       if (node.op() != op || (found != nullptr && found != &node)) return nullptr;
@@ -78,12 +80,14 @@ std::vector<int64_t> DistinctColumns(const Table& angles) {
     pairs = pairs && angles.at(1, 2 * i) == angles.at(1, 2 * i + 1);
   }
   std::vector<int64_t> distinct;
-  for (int64_t i = 0; i < (halves || pairs ? half : columns); ++i) distinct.push_back(halves || !pairs ? i : 2 * i);
+  for (int64_t i = 0; i < (halves || pairs ? half : columns); ++i)
+    distinct.push_back(halves || !pairs ? i : 2 * i);
   return distinct;
 }
 
 // Frequencies at position 1; nullopt unless angle[p,i] == float(p * frequency[i]) everywhere.
-std::optional<std::vector<float>> FrequenciesOf(const Table& angles, const std::vector<int64_t>& columns) {
+std::optional<std::vector<float>> FrequenciesOf(const Table& angles,
+                                                const std::vector<int64_t>& columns) {
   std::vector<float> frequencies;
   for (int64_t c : columns) frequencies.push_back(angles.at(1, c));
   for (int64_t p = 0; p < angles.rows; ++p) {
@@ -94,8 +98,8 @@ std::optional<std::vector<float>> FrequenciesOf(const Table& angles, const std::
   return frequencies;
 }
 
-bool Repeats(const Table& operand, const Table& wave, const std::vector<int64_t>& columns, float scale,
-             bool interleaved) {
+bool Repeats(const Table& operand, const Table& wave, const std::vector<int64_t>& columns,
+             float scale, bool interleaved) {
   const auto half = static_cast<int64_t>(columns.size());
   for (int64_t p = 0; p < operand.rows; ++p) {
     for (int64_t c = 0; c < operand.columns; ++c) {
@@ -132,13 +136,17 @@ class Recognizer {
   }
 
   std::optional<RotaryPair> PairAt(Probe& probe) {
-    const auto angles = TableOf(probe, cos_node_->in(0)), sine_angles = TableOf(probe, sin_node_->in(0));
+    const auto angles = TableOf(probe, cos_node_->in(0)),
+               sine_angles = TableOf(probe, sin_node_->in(0));
     const auto cos = TableOf(probe, cos_), sin = TableOf(probe, sin_);
-    const auto cos_wave = TableOf(probe, cos_node_->out()), sin_wave = TableOf(probe, sin_node_->out());
+    const auto cos_wave = TableOf(probe, cos_node_->out()),
+               sin_wave = TableOf(probe, sin_node_->out());
     if (!angles || !sine_angles || !cos || !sin || !cos_wave || !sin_wave) {
-      return Fail("the rotary table depends on more than the launch shape, or varies over the batch");
+      return Fail(
+          "the rotary table depends on more than the launch shape, or varies over the batch");
     }
-    if (angles->values != sine_angles->values || angles->rows < 2) return Fail("cosine and sine have different angles");
+    if (angles->values != sine_angles->values || angles->rows < 2)
+      return Fail("cosine and sine have different angles");
     const auto columns = DistinctColumns(*angles);
     const auto frequencies = FrequenciesOf(*angles, columns);
     if (!frequencies) return Fail("the angles are not position * frequency");
@@ -158,8 +166,8 @@ class Recognizer {
     return Fail("the rotary operands are not a scaled cosine and sine");
   }
 
-  // Tables that switch at some length (dynamic scaling) carry that length as a constant: with a smaller
-  // one the table would change.
+  // Tables that switch at some length (dynamic scaling) carry that length as a constant: with a
+  // smaller one the table would change.
   bool ScalesWithLength(const RotaryPair& pair) {
     for (const Value* integer : LargeIntegers(cos_node_->in(0), 67)) {
       Probe probe(constants_, 1, 67);
@@ -189,15 +197,16 @@ Builder AtFront(Graph& graph, const char* stem) {
 
 }  // namespace
 
-std::optional<RotaryPair> RecognizeRotary(const LaunchConstants& constants, const Value* cos, const Value* sin,
-                                          std::string& why) {
+std::optional<RotaryPair> RecognizeRotary(const LaunchConstants& constants, const Value* cos,
+                                          const Value* sin, std::string& why) {
   return Recognizer(constants, cos, sin, why).Run();
 }
 
 RotaryTables MakeTables(Graph& graph, const RotaryPair& pair) {
   Builder builder = AtFront(graph, "rotary");
   Value* length = ShapeTensor(builder, {Dim::Sequence()});
-  const auto tables = builder.Ops("RotaryTable", {length}, 2, {{"inv_freq", pair.inv_freq}, {"scale", pair.scale}});
+  const auto tables =
+      builder.Ops("RotaryTable", {length}, 2, {{"inv_freq", pair.inv_freq}, {"scale", pair.scale}});
   return {tables[0], tables[1]};
 }
 

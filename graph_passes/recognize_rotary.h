@@ -16,13 +16,14 @@ struct RotaryPair {
   bool interleaved = false;  // width is twice: column c is frequency c/2, not c mod (width/2)
 };
 
-// Proves that cos[.., p, .., c] == scale * cos(float32(p * inv_freq[column])) and sin likewise, exactly in
-// float32, by reading the frequencies at position 1 and evaluating both operands at two launch shapes.
-// On failure `why` says what was seen.
-std::optional<RotaryPair> RecognizeRotary(const LaunchConstants& constants, const Value* cos, const Value* sin,
-                                          std::string& why);
+// Proves that cos[.., p, .., c] == scale * cos(float32(p * inv_freq[column])) and sin likewise,
+// exactly in float32, by reading the frequencies at position 1 and evaluating both operands at two
+// launch shapes. On failure `why` says what was seen.
+std::optional<RotaryPair> RecognizeRotary(const LaunchConstants& constants, const Value* cos,
+                                          const Value* sin, std::string& why);
 
-// The tables [S, d/2] as values of the graph, placed at its front. Equal tables merge in merge_common.
+// The tables [S, d/2] as values of the graph, placed at its front. Equal tables merge in
+// merge_common.
 struct RotaryTables {
   Value* cos = nullptr;
   Value* sin = nullptr;

@@ -27,7 +27,8 @@ bool Rewrite::ShapesKnown() const {
 }
 
 std::string Simplify::doc() const {
-  return "Identity(x) ==> x;  Reshape(Unsqueeze(x), s) ==> Reshape(x, [0,-1]);  Pow(x, 2) ==> Mul(x, x)\n"
+  return "Identity(x) ==> x;  Reshape(Unsqueeze(x), s) ==> Reshape(x, [0,-1]);  Pow(x, 2) ==> "
+         "Mul(x, x)\n"
          "Transpose(Transpose(x)) ==> Transpose(x);  x * 1 ==> x;  Slice(Concat(a, b)) ==> a;  ...";
 }
 

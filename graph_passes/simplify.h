@@ -6,8 +6,8 @@
 
 namespace weir {
 
-// Local rewrites that remove what does nothing and give equal things one spelling. Each rule looks at one
-// node and its producers; fold_constants must have inferred the shapes.
+// Local rewrites that remove what does nothing and give equal things one spelling. Each rule looks
+// at one node and its producers; fold_constants must have inferred the shapes.
 class Simplify : public Pass {
  public:
   std::string name() const override { return "simplify"; }
@@ -25,9 +25,9 @@ class Rewrite {
 
   Value* in(size_t i) const { return node.in(i); }
   Value* out() const { return node.out(0); }
-  bool Replace(Value* value);                 // output 0 becomes `value`; returns true
+  bool Replace(Value* value);  // output 0 becomes `value`; returns true
   bool SetInts(size_t input, const std::vector<int64_t>& ints);  // false when it already says so
-  bool ShapesKnown() const;                   // of input 0 and output 0
+  bool ShapesKnown() const;                                      // of input 0 and output 0
 };
 using SimplifyRule = bool (*)(Rewrite&);
 // The rule of an op of ai.onnx, nullptr when it has none.

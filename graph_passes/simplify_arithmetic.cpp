@@ -28,7 +28,9 @@ bool SimplifyCastLike(Rewrite& r) {
 }
 
 // Whether x op scalar has the shape of x.
-bool KeepsShape(const Value* x, const Value* scalar) { return scalar->shape.size() <= x->shape.size(); }
+bool KeepsShape(const Value* x, const Value* scalar) {
+  return scalar->shape.size() <= x->shape.size();
+}
 
 bool DropNeutral(Rewrite& r, double neutral, bool commutes) {
   for (size_t i = commutes ? 0 : 1; i < 2; ++i) {
@@ -62,7 +64,8 @@ bool SimplifyPow(Rewrite& r) {
 
 // A boolean constant whose elements are all `wanted`.
 bool IsAll(const Value* value, bool wanted) {
-  if (value->role != Role::kConstant || value->data == nullptr || value->dtype != DType::kBool) return false;
+  if (value->role != Role::kConstant || value->data == nullptr || value->dtype != DType::kBool)
+    return false;
   if (value->data->elements() == 0 || value->data->elements() > 4096) return false;
   for (int64_t element : value->data->AsInts()) {
     if ((element != 0) != wanted) return false;
@@ -86,13 +89,15 @@ bool SimplifyWhere(Rewrite& r) {
   for (const bool condition : {true, false}) {
     if (!IsAll(r.in(0), condition)) continue;
     Value* chosen = r.in(condition ? 1 : 2);
-    if (!chosen->has_shape || !r.out()->has_shape || !Same(chosen->shape, r.out()->shape)) return false;
+    if (!chosen->has_shape || !r.out()->has_shape || !Same(chosen->shape, r.out()->shape))
+      return false;
     return r.Replace(chosen);
   }
   return false;
 }
 
-// Min(x, c), Max(x, c) with a constant bound ==> Clip; Clip of Clip with complementary bounds ==> one.
+// Min(x, c), Max(x, c) with a constant bound ==> Clip; Clip of Clip with complementary bounds ==>
+// one.
 bool SimplifyExtremum(Rewrite& r) {
   if (r.node.inputs.size() == 1) return r.Replace(r.in(0));
   if (r.node.inputs.size() != 2) return false;
@@ -127,7 +132,8 @@ bool SimplifySum(Rewrite& r) {
 bool SimplifySwish(Rewrite& r) {
   const double alpha = r.node.attributes.Float("alpha", 1.0);
   Value* x = r.in(0);
-  Value* scaled = alpha == 1 ? x : r.builder.Op("Mul", {x, r.builder.Float(static_cast<float>(alpha))});
+  Value* scaled =
+      alpha == 1 ? x : r.builder.Op("Mul", {x, r.builder.Float(static_cast<float>(alpha))});
   return r.Replace(r.builder.Op("Mul", {x, r.builder.Op("Sigmoid", {scaled})}));
 }
 

@@ -26,7 +26,8 @@ bool ReplaceByReshape(Rewrite& r) {
   return shape != nullptr && r.Replace(r.builder.Op("Reshape", {r.in(0), shape}));
 }
 
-// Reshape(Transpose(Reshape(x, [-1,S,D]), [0,2,1]), [..,D,S]) ==> Transpose(Reshape(x, [..,S,D]), last two)
+// Reshape(Transpose(Reshape(x, [-1,S,D]), [0,2,1]), [..,D,S]) ==> Transpose(Reshape(x, [..,S,D]),
+// last two)
 bool UndoFlatTranspose(Rewrite& r) {
   const Node* transpose = Made(r.in(0), "Transpose");
   const Node* flatten = transpose ? Made(transpose->in(0), "Reshape") : nullptr;
@@ -46,7 +47,9 @@ bool UndoFlatTranspose(Rewrite& r) {
   return r.Replace(TransposeBy(r.builder, ReshapeTo(r.builder, x, unflat), perm));
 }
 
-bool KeepsLast(const Shape& a, const Shape& b) { return !a.empty() && !b.empty() && a.back() == b.back(); }
+bool KeepsLast(const Shape& a, const Shape& b) {
+  return !a.empty() && !b.empty() && a.back() == b.back();
+}
 
 Value* LinearOf(Rewrite& r, const Node& linear, Value* x) {
   std::vector<Value*> inputs = linear.inputs;
@@ -54,7 +57,8 @@ Value* LinearOf(Rewrite& r, const Node& linear, Value* x) {
   return r.builder.Op("Linear", inputs, linear.attributes);
 }
 
-// Reshape(Linear(x), [-1, M]) ==> Linear(Reshape(x, [-1, K])): one reshape then serves all layers of x.
+// Reshape(Linear(x), [-1, M]) ==> Linear(Reshape(x, [-1, K])): one reshape then serves all layers
+// of x.
 bool ReshapeOfLinear(Rewrite& r) {
   const Node* linear = Made(r.in(0), "Linear");
   const bool only = linear && r.in(0)->uses.size() == 1 && !r.graph.IsOutput(r.in(0));
@@ -76,7 +80,8 @@ bool SimplifyLinear(Rewrite& r) {
     const bool again = Is(*use.node, "Reshape") && use.index == 0 && use.node->out()->has_shape;
     if (!again || KeepsLast(r.out()->shape, use.node->out()->shape)) return false;
   }
-  return !r.out()->uses.empty() && r.Replace(ReshapeTo(r.builder, LinearOf(r, r.node, x), r.out()->shape));
+  return !r.out()->uses.empty() &&
+         r.Replace(ReshapeTo(r.builder, LinearOf(r, r.node, x), r.out()->shape));
 }
 
 bool SimplifyReshape(Rewrite& r) {
@@ -146,7 +151,8 @@ std::optional<std::vector<Range>> CutsOf(const Node& slice) {
   const auto steps = slice.in(4) ? IntsOf(slice.in(4)) : Ints(starts->size(), 1);
   auto axes = slice.in(3) ? IntsOf(slice.in(3)) : Ints();
   if (!steps || !axes) return std::nullopt;
-  for (size_t i = axes->size(); !slice.in(3) && i < starts->size(); ++i) axes->push_back(static_cast<int64_t>(i));
+  for (size_t i = axes->size(); !slice.in(3) && i < starts->size(); ++i)
+    axes->push_back(static_cast<int64_t>(i));
   std::vector<Range> cuts;
   for (size_t i = 0; i < starts->size(); ++i) {
     const auto axis = NormalAxis((*axes)[i], x->shape.size());
@@ -156,36 +162,43 @@ std::optional<std::vector<Range>> CutsOf(const Node& slice) {
                                  : end_value->content && (*end_value->content)[i] == size;
     if (size.IsConstant() && (ends || to_the_end)) {
       const int64_t n = size.Constant();
-      const auto clamp = [n](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + n : at, 0, n); };
+      const auto clamp = [n](int64_t at) {
+        return std::clamp<int64_t>(at < 0 ? at + n : at, 0, n);
+      };
       const Range cut{*axis, clamp((*starts)[i]), to_the_end ? n : clamp((*ends)[i]), (*steps)[i]};
       if (cut.start != 0 || cut.end != n || cut.step != 1) cuts.push_back(cut);
     } else if ((*starts)[i] != 0 || (*steps)[i] != 1 || !to_the_end) {
       return std::nullopt;
     }
   }
-  std::sort(cuts.begin(), cuts.end(), [](const Range& a, const Range& b) { return a.axis < b.axis; });
+  std::sort(cuts.begin(), cuts.end(),
+            [](const Range& a, const Range& b) { return a.axis < b.axis; });
   return cuts;
 }
 
 // Slice(Concat(a, b, c)) ==> the covered inputs.
 bool SliceOfConcat(Rewrite& r, const Range& cut) {
   const Node* concat = Made(r.in(0), "Concat");
-  if (concat == nullptr || cut.step != 1 || concat->attributes.Int("axis") != cut.axis) return false;
+  if (concat == nullptr || cut.step != 1 || concat->attributes.Int("axis") != cut.axis)
+    return false;
   std::vector<Value*> parts;
   int64_t at = 0;
   for (Value* input : concat->inputs) {
-    if (!input->has_shape || !input->shape[static_cast<size_t>(cut.axis)].IsConstant()) return false;
+    if (!input->has_shape || !input->shape[static_cast<size_t>(cut.axis)].IsConstant())
+      return false;
     const int64_t size = input->shape[static_cast<size_t>(cut.axis)].Constant();
     const int64_t from = std::max(cut.start - at, int64_t{0}), to = std::min(cut.end - at, size);
     at += size;
     if (from >= to) continue;
     if (to - from < size) {
-      input = r.builder.Op("Slice", {input, r.builder.Ints({from}), r.builder.Ints({to}), r.builder.Ints({cut.axis})});
+      input = r.builder.Op("Slice", {input, r.builder.Ints({from}), r.builder.Ints({to}),
+                                     r.builder.Ints({cut.axis})});
     }
     parts.push_back(input);
   }
   if (parts.empty()) return false;
-  return r.Replace(parts.size() == 1 ? parts[0] : r.builder.Op("Concat", parts, {{"axis", cut.axis}}));
+  return r.Replace(parts.size() == 1 ? parts[0]
+                                     : r.builder.Op("Concat", parts, {{"axis", cut.axis}}));
 }
 
 bool SimplifySlice(Rewrite& r) {
@@ -203,9 +216,11 @@ bool SimplifySlice(Rewrite& r) {
   }
   const bool unit = std::all_of(steps.begin(), steps.end(), [](int64_t step) { return step == 1; });
   const bool same = r.node.inputs.size() == (unit ? 4u : 5u) && IntsOf(r.in(1)) == starts &&
-                    IntsOf(r.in(2)) == ends && IntsOf(r.in(3)) == axes && r.in(3)->dtype == DType::kInt64;
+                    IntsOf(r.in(2)) == ends && IntsOf(r.in(3)) == axes &&
+                    r.in(3)->dtype == DType::kInt64;
   if (same) return false;
-  std::vector<Value*> inputs = {r.in(0), r.builder.Ints(starts), r.builder.Ints(ends), r.builder.Ints(axes)};
+  std::vector<Value*> inputs = {r.in(0), r.builder.Ints(starts), r.builder.Ints(ends),
+                                r.builder.Ints(axes)};
   if (!unit) inputs.push_back(r.builder.Ints(steps));
   return r.Replace(r.builder.Op("Slice", inputs));
 }
@@ -214,14 +229,18 @@ bool SimplifySlice(Rewrite& r) {
 bool RotaryOfPart(Rewrite& r) {
   const Node* rotary = r.node.inputs.size() == 2 ? Made(r.in(0), "Rotary") : nullptr;
   const Part first = rotary ? PartOf(rotary->in(0)) : Part{}, rest = PartOf(r.in(1));
-  if (!first || !rest || first.whole != rest.whole || first.step != 1 || rest.step != 1) return false;
+  if (!first || !rest || first.whole != rest.whole || first.step != 1 || rest.step != 1)
+    return false;
   const Value *x = first.whole, *cos = rotary->in(1);
   const auto last = static_cast<int64_t>(x->shape.size()) - 1;
-  const bool covers = first.axis == last && rest.axis == last && r.node.attributes.Int("axis", 0) == last &&
-                      first.start == 0 && rest.start == first.length &&
+  const bool covers = first.axis == last && rest.axis == last &&
+                      r.node.attributes.Int("axis", 0) == last && first.start == 0 &&
+                      rest.start == first.length &&
                       x->shape.back() == Dim(first.length + rest.length);
-  if (!covers || !cos->has_shape || !(cos->shape.back() * Dim(2) == Dim(first.length))) return false;
-  return r.Replace(r.builder.Op("Rotary", {first.whole, rotary->in(1), rotary->in(2)}, rotary->attributes));
+  if (!covers || !cos->has_shape || !(cos->shape.back() * Dim(2) == Dim(first.length)))
+    return false;
+  return r.Replace(
+      r.builder.Op("Rotary", {first.whole, rotary->in(1), rotary->in(2)}, rotary->attributes));
 }
 
 bool SimplifyConcat(Rewrite& r) {
@@ -260,12 +279,13 @@ bool SimplifySplitToSequence(Rewrite& r) {
     const auto index = ScalarOf(use.node->in(1));
     if (!Is(*use.node, "SequenceAt") || !index || *index >= count || *index < -count) return false;
   }
-  const auto parts = r.builder.Ops("Split", {r.in(0), r.builder.Ints(*sizes)}, static_cast<int>(count),
-                                   {{"axis", *axis}});
+  const auto parts = r.builder.Ops("Split", {r.in(0), r.builder.Ints(*sizes)},
+                                   static_cast<int>(count), {{"axis", *axis}});
   const std::vector<Use> uses = r.out()->uses;
   for (const Use& use : uses) {
     const auto index = static_cast<int64_t>(*ScalarOf(use.node->in(1)));
-    r.graph.ReplaceUses(use.node->out(), parts[static_cast<size_t>(index < 0 ? index + count : index)]);
+    r.graph.ReplaceUses(use.node->out(),
+                        parts[static_cast<size_t>(index < 0 ? index + count : index)]);
   }
   return true;
 }
@@ -274,7 +294,8 @@ bool SimplifySplitToSequence(Rewrite& r) {
 bool SimplifyScatterND(Rewrite& r) {
   const Value* indices = r.in(1);
   if (r.node.attributes.String("reduction", "none") != "none" || !r.ShapesKnown()) return false;
-  if (indices->role != Role::kConstant || indices->data == nullptr || indices->shape.size() != 2) return false;
+  if (indices->role != Role::kConstant || indices->data == nullptr || indices->shape.size() != 2)
+    return false;
   if (!(indices->shape[1] == Dim(1)) || indices->data->elements() == 0) return false;
   const Dim& rows = r.in(0)->shape[0];
   const Ints at = indices->data->AsInts();
@@ -283,24 +304,28 @@ bool SimplifyScatterND(Rewrite& r) {
   }
   if (!rows.IsConstant() || at[0] < 0 || at.back() >= rows.Constant()) return false;
   const auto part = [&](int64_t start, int64_t end) {
-    return r.builder.Op("Slice", {r.in(0), r.builder.Ints({start}), r.builder.Ints({end}), r.builder.Ints({0})});
+    return r.builder.Op(
+        "Slice", {r.in(0), r.builder.Ints({start}), r.builder.Ints({end}), r.builder.Ints({0})});
   };
   std::vector<Value*> parts;
   if (at[0] > 0) parts.push_back(part(0, at[0]));
   parts.push_back(r.in(2));
   if (at.back() + 1 < rows.Constant()) parts.push_back(part(at.back() + 1, rows.Constant()));
-  return r.Replace(parts.size() == 1 ? parts[0] : r.builder.Op("Concat", parts, {{"axis", int64_t{0}}}));
+  return r.Replace(parts.size() == 1 ? parts[0]
+                                     : r.builder.Op("Concat", parts, {{"axis", int64_t{0}}}));
 }
 
 }  // namespace
 
 SimplifyRule FindMovementRule(const std::string& op) {
   static const std::unordered_map<std::string, SimplifyRule> rules = {
-      {"Reshape", SimplifyReshape},     {"Unsqueeze", ReplaceByReshape}, {"Squeeze", ReplaceByReshape},
-      {"Flatten", ReplaceByReshape},    {"Transpose", SimplifyTranspose}, {"Expand", SimplifyExpand},
-      {"Tile", SimplifyTile},           {"Slice", SimplifySlice},        {"Concat", SimplifyConcat},
-      {"Split", SimplifySplit},         {"ScatterND", SimplifyScatterND},
-      {"SplitToSequence", SimplifySplitToSequence}, {"Linear", SimplifyLinear},
+      {"Reshape", SimplifyReshape},     {"Unsqueeze", ReplaceByReshape},
+      {"Squeeze", ReplaceByReshape},    {"Flatten", ReplaceByReshape},
+      {"Transpose", SimplifyTranspose}, {"Expand", SimplifyExpand},
+      {"Tile", SimplifyTile},           {"Slice", SimplifySlice},
+      {"Concat", SimplifyConcat},       {"Split", SimplifySplit},
+      {"ScatterND", SimplifyScatterND}, {"SplitToSequence", SimplifySplitToSequence},
+      {"Linear", SimplifyLinear},
   };
   const auto it = rules.find(op);
   return it == rules.end() ? nullptr : it->second;

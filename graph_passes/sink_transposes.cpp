@@ -12,13 +12,15 @@ using Perm = std::vector<int64_t>;
 
 Perm PermOf(const Node& transpose) {
   Perm perm = transpose.attributes.Ints("perm");
-  for (size_t i = transpose.in(0)->shape.size(); perm.empty() && i-- > 0;) perm.push_back(static_cast<int64_t>(i));
+  for (size_t i = transpose.in(0)->shape.size(); perm.empty() && i-- > 0;)
+    perm.push_back(static_cast<int64_t>(i));
   return perm;
 }
 
 Perm Inverse(const Perm& perm) {
   Perm inverse(perm.size());
-  for (size_t a = 0; a < perm.size(); ++a) inverse[static_cast<size_t>(perm[a])] = static_cast<int64_t>(a);
+  for (size_t a = 0; a < perm.size(); ++a)
+    inverse[static_cast<size_t>(perm[a])] = static_cast<int64_t>(a);
   return inverse;
 }
 
@@ -52,7 +54,9 @@ class Sinker {
   }
 
  private:
-  static bool KeepsLast(const Perm& perm) { return perm.back() == static_cast<int64_t>(perm.size()) - 1; }
+  static bool KeepsLast(const Perm& perm) {
+    return perm.back() == static_cast<int64_t>(perm.size()) - 1;
+  }
 
   bool Emit(std::vector<Value*> inputs, Attributes attributes) {
     Value* y = builder_.Op(node_.op(), std::move(inputs), std::move(attributes));
@@ -69,7 +73,8 @@ class Sinker {
     for (size_t i = 0; i < node_.inputs.size(); ++i) {
       Value* input = node_.inputs[i];
       const Node* transpose = Made(input, "Transpose");
-      const bool scalar = input == nullptr || (ScalarOf(input) && input->shape.size() <= 1) || (last_only && i > 0);
+      const bool scalar =
+          input == nullptr || (ScalarOf(input) && input->shape.size() <= 1) || (last_only && i > 0);
       if (scalar) {
         inputs.push_back(input);
         continue;
@@ -88,9 +93,11 @@ class Sinker {
     inputs[0] = first_->in(0);
     Attributes attributes = node_.attributes;
     attributes.Set("axis", perm_[axis]);
-    const auto parts = builder_.Ops("Split", inputs, static_cast<int>(node_.outputs.size()), attributes);
+    const auto parts =
+        builder_.Ops("Split", inputs, static_cast<int>(node_.outputs.size()), attributes);
     for (size_t i = 0; i < parts.size(); ++i) {
-      if (node_.outputs[i] != nullptr) graph_.ReplaceUses(node_.outputs[i], TransposeBy(builder_, parts[i], perm_));
+      if (node_.outputs[i] != nullptr)
+        graph_.ReplaceUses(node_.outputs[i], TransposeBy(builder_, parts[i], perm_));
     }
     return true;
   }
@@ -137,7 +144,8 @@ class Sinker {
   // Reshape(T(x)) ==> Reshape(x) when T only moves axes of size 1
   bool IntoReshape() {
     const Node* transpose = Made(node_.in(0), "Transpose");
-    if (transpose == nullptr || !transpose->in(0)->has_shape || !IsKnown(node_.out()->shape)) return false;
+    if (transpose == nullptr || !transpose->in(0)->has_shape || !IsKnown(node_.out()->shape))
+      return false;
     Value* x = transpose->in(0);
     if (!IsKnown(x->shape) || !MovesUnitsOnly(x->shape, PermOf(*transpose))) return false;
     graph_.ReplaceUses(node_.out(), ReshapeTo(builder_, x, node_.out()->shape));
@@ -147,7 +155,8 @@ class Sinker {
   // T(Reshape(x)) ==> Reshape(x) when T only moves axes of size 1
   bool OfReshape() {
     const Node* reshape = Made(node_.in(0), "Reshape");
-    if (reshape == nullptr || !reshape->in(0)->has_shape || !IsKnown(node_.out()->shape)) return false;
+    if (reshape == nullptr || !reshape->in(0)->has_shape || !IsKnown(node_.out()->shape))
+      return false;
     Value* x = reshape->in(0);
     if (!IsKnown(x->shape) || !MovesUnitsOnly(reshape->out()->shape, PermOf(node_))) return false;
     graph_.ReplaceUses(node_.out(), ReshapeTo(builder_, x, node_.out()->shape));
@@ -164,13 +173,15 @@ class Sinker {
 }  // namespace
 
 std::string SinkTransposes::doc() const {
-  return "Add(Transpose(x), Transpose(y)) ==> Transpose(Add(x, y));  Split, Slice, Concat, Expand, RmsNorm likewise\n"
+  return "Add(Transpose(x), Transpose(y)) ==> Transpose(Add(x, y));  Split, Slice, Concat, Expand, "
+         "RmsNorm likewise\n"
          "Transpose(Reshape(x)) that only moves axes of size 1 ==> Reshape(x)";
 }
 
 bool SinkTransposes::Run(Graph& graph, PassContext& context) {
   for (const auto& node : graph.nodes()) {
-    if (node->out(0) == nullptr || (node->out(0)->uses.empty() && !graph.IsOutput(node->out(0)))) continue;
+    if (node->out(0) == nullptr || (node->out(0)->uses.empty() && !graph.IsOutput(node->out(0))))
+      continue;
     if (Sinker(graph, *node).Run()) context.Matched(*node);
   }
   graph.RemoveDeadNodes();

@@ -7,7 +7,9 @@
 namespace weir {
 namespace {
 
-bool Contains(const Value& value, const char* part) { return value.name.find(part) != std::string::npos; }
+bool Contains(const Value& value, const char* part) {
+  return value.name.find(part) != std::string::npos;
+}
 
 // Tensor of one element, the `value` attribute of ConstantOfShape.
 TensorDataPtr OneElement(DType dtype, int64_t value) {
@@ -49,7 +51,9 @@ class Substitute {
   }
 
  private:
-  static Node* First(Graph& graph) { return graph.nodes().empty() ? nullptr : graph.nodes().front().get(); }
+  static Node* First(Graph& graph) {
+    return graph.nodes().empty() ? nullptr : graph.nodes().front().get();
+  }
 
   static TensorDataPtr Zero(const Value& input) {
     return ToTensorData(Array<float>::Ints(ToDims(input.shape), input.dtype));
@@ -57,8 +61,10 @@ class Substitute {
 
   Value* Filled(const Value& input, int64_t value) {
     // Unknown lengths of a mask are those of the tokens.
-    Shape shape = input.has_shape && IsKnown(input.shape) ? input.shape : Shape{Dim::Batch(), Dim::Sequence()};
-    return builder_.Op("ConstantOfShape", {ShapeTensor(builder_, shape)}, {{"value", OneElement(input.dtype, value)}});
+    Shape shape = input.has_shape && IsKnown(input.shape) ? input.shape
+                                                          : Shape{Dim::Batch(), Dim::Sequence()};
+    return builder_.Op("ConstantOfShape", {ShapeTensor(builder_, shape)},
+                       {{"value", OneElement(input.dtype, value)}});
   }
 
   Value* Empty(const Value& input) {
@@ -89,16 +95,18 @@ Value* FindIds(Graph& graph) {
   if (named == nullptr || named->role != Role::kInput) named = LaunchInput(graph);
   WEIR_CHECK(named != nullptr && !IsFloat(named->dtype), ErrorCode::kInvalidModel,
              "the model has no input of token ids [batch,sequence]; export it with input_ids");
-  WEIR_CHECK(named == LaunchInput(graph), ErrorCode::kInvalidModel, "input '", named->name, "' has shape ",
-             named->has_shape ? ToString(named->shape) : "?",
-             ", expected [batch,sequence] with both dims dynamic; export the model with dynamic axes");
+  WEIR_CHECK(
+      named == LaunchInput(graph), ErrorCode::kInvalidModel, "input '", named->name, "' has shape ",
+      named->has_shape ? ToString(named->shape) : "?",
+      ", expected [batch,sequence] with both dims dynamic; export the model with dynamic axes");
   return named;
 }
 
 }  // namespace
 
 std::string StripInference::doc() const {
-  return "model (input_ids, attention_mask, position_ids, past.0.key) => (logits, present.0.key, loss)\n"
+  return "model (input_ids, attention_mask, position_ids, past.0.key) => (logits, present.0.key, "
+         "loss)\n"
          "  ==> model (input_ids) => (logits)\n"
          "masks are ones, positions Range(sequence), pasts empty; graph.stripped says so in words.";
 }
@@ -116,7 +124,8 @@ bool StripInference::Run(Graph& graph, PassContext& context) {
     if (!input->uses.empty()) {
       Value* value = substitute.For(*input, words);
       if (value == nullptr) {
-        unknown += StrCat("\n  '", input->name, "' ", input->has_shape ? ToString(input->shape) : "");
+        unknown +=
+            StrCat("\n  '", input->name, "' ", input->has_shape ? ToString(input->shape) : "");
         continue;
       }
       graph.ReplaceUses(input, value);

@@ -11,8 +11,8 @@ class StripInference : public Pass {
   bool Run(Graph& graph, PassContext& context) override;
 };
 
-// Keeps the logits. A loss output is compared with the mean cross-entropy that training adds; what was
-// dropped is said in graph.stripped, what could not be proved in graph.notices.
+// Keeps the logits. A loss output is compared with the mean cross-entropy that training adds; what
+// was dropped is said in graph.stripped, what could not be proved in graph.notices.
 void StripOutputs(Graph& graph, PassContext& context);
 
 }  // namespace weir

@@ -9,11 +9,12 @@ namespace {
 
 // The value behind ops that only move or cast elements; their names are collected.
 Value* Behind(Value* value, std::vector<const Node*>& path) {
-  static const char* const ops[] = {"Reshape", "Cast", "Slice", "Transpose", "Identity", "Pad", "Flatten",
-                                    "Squeeze", "Unsqueeze"};
+  static const char* const ops[] = {"Reshape", "Cast",    "Slice",   "Transpose", "Identity",
+                                    "Pad",     "Flatten", "Squeeze", "Unsqueeze"};
   while (value->producer != nullptr) {
     const Node& node = *value->producer;
-    const bool moves = std::any_of(std::begin(ops), std::end(ops), [&](const char* op) { return Is(node, op); });
+    const bool moves =
+        std::any_of(std::begin(ops), std::end(ops), [&](const char* op) { return Is(node, op); });
     if (!moves) break;
     path.push_back(&node);
     value = node.in(0);
@@ -22,7 +23,8 @@ Value* Behind(Value* value, std::vector<const Node*>& path) {
 }
 
 int Count(const std::vector<const Node*>& path, const char* op) {
-  return static_cast<int>(std::count_if(path.begin(), path.end(), [&](const Node* n) { return n->op() == op; }));
+  return static_cast<int>(
+      std::count_if(path.begin(), path.end(), [&](const Node* n) { return n->op() == op; }));
 }
 
 // How the labels line up with the logits, or "" when the loss is not their mean cross-entropy.
@@ -50,7 +52,8 @@ Value* FindLogits(const Graph& graph) {
   const auto named = std::find_if(graph.outputs.begin(), graph.outputs.end(),
                                   [](const Value* v) { return v->name == "logits"; });
   if (named != graph.outputs.end()) return *named;
-  WEIR_CHECK(!graph.outputs.empty(), ErrorCode::kInvalidModel, "the model has no outputs; expected logits");
+  WEIR_CHECK(!graph.outputs.empty(), ErrorCode::kInvalidModel,
+             "the model has no outputs; expected logits");
   return graph.outputs[0];
 }
 
@@ -73,10 +76,12 @@ void StripOutputs(Graph& graph, PassContext& context) {
     }
     const std::string words = LossWords(output, logits);
     if (!words.empty()) {
-      graph.stripped.push_back(StrCat("output '", output->name, "': mean cross-entropy of the logits, ", words,
+      graph.stripped.push_back(StrCat("output '", output->name,
+                                      "': mean cross-entropy of the logits, ", words,
                                       "; training adds its own"));
     } else {
-      graph.notices.push_back(StrCat("output '", output->name, "' is not a plain mean cross-entropy of logits and "
+      graph.notices.push_back(StrCat("output '", output->name,
+                                     "' is not a plain mean cross-entropy of logits and "
                                      "labels; training uses that loss all the same"));
       graph.stripped.push_back(StrCat("output '", output->name, "'"));
     }

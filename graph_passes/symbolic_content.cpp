@@ -14,7 +14,8 @@ using Content = std::vector<Dim>;
 
 // Content of an integer or boolean tensor of at most rank 1, constants included.
 std::optional<Content> ContentOf(const Value* value) {
-  if (value == nullptr || IsFloat(value->dtype) || !value->has_shape || value->shape.size() > 1) return {};
+  if (value == nullptr || IsFloat(value->dtype) || !value->has_shape || value->shape.size() > 1)
+    return {};
   if (value->content) return value->content;
   const auto ints = IntsOf(value);
   if (!ints) return {};
@@ -28,7 +29,8 @@ Dim Equal(const Dim& a, const Dim& b) {
   if (a.IsConstant() && b.IsConstant()) return 0;
   const Dim& constant = a.IsConstant() ? a : b;
   const Dim& symbol = a.IsConstant() ? b : a;
-  const bool differ = constant.IsConstant() && constant.Constant() <= 0 && symbol.Evaluate(1, 1) > 0;
+  const bool differ =
+      constant.IsConstant() && constant.Constant() <= 0 && symbol.Evaluate(1, 1) > 0;
   return differ ? Dim(0) : Dim::Unknown();
 }
 
@@ -46,7 +48,9 @@ std::optional<Dim> Apply(const std::string& op, const Dim& a, const Dim& b) {
   return {};
 }
 
-const Dim& At(const Content& content, size_t i) { return content.size() == 1 ? content[0] : content[i]; }
+const Dim& At(const Content& content, size_t i) {
+  return content.size() == 1 ? content[0] : content[i];
+}
 
 std::optional<Content> Binary(const Node& node) {
   const auto a = ContentOf(node.in(0)), b = ContentOf(node.in(1));
@@ -63,7 +67,8 @@ std::optional<Content> Binary(const Node& node) {
 }
 
 std::optional<Content> Where(const Node& node) {
-  const auto condition = ContentOf(node.in(0)), a = ContentOf(node.in(1)), b = ContentOf(node.in(2));
+  const auto condition = ContentOf(node.in(0)), a = ContentOf(node.in(1)),
+             b = ContentOf(node.in(2));
   if (!condition || !a || !b) return {};
   const size_t size = std::max({condition->size(), a->size(), b->size()});
   Content result;

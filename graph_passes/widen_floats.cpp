@@ -31,7 +31,8 @@ void WidenAttributes(Node& node) {
 
 std::string WidenFloats::doc() const {
   return "Cast<to = bfloat16>(x float) ==> x;  constant bfloat16[2] ==> constant float[2]\n"
-         "Float tensors of the file keep their dtype in ParameterInfo, so this is where they are marked.";
+         "Float tensors of the file keep their dtype in ParameterInfo, so this is where they are "
+         "marked.";
 }
 
 bool WidenFloats::Run(Graph& graph, PassContext& context) {
@@ -41,7 +42,8 @@ bool WidenFloats::Run(Graph& graph, PassContext& context) {
     value->dtype = DType::kFloat32;
     // Weights are never read here: they are converted when they are loaded.
     const bool small = value->data != nullptr && value->data->elements() <= kMaxElements;
-    if (small || (value->data != nullptr && !IsInitializer(value.get()))) value->data = Widened(*value->data);
+    if (small || (value->data != nullptr && !IsInitializer(value.get())))
+      value->data = Widened(*value->data);
     ++context.matches;
   }
   for (const auto& node : graph.nodes()) WidenAttributes(*node);

@@ -3,7 +3,8 @@
 
 namespace weir {
 
-// All arithmetic is float32, whatever the file's dtype: Cast between floats, float16 constants ==> float32.
+// All arithmetic is float32, whatever the file's dtype: Cast between floats, float16 constants ==>
+// float32.
 class WidenFloats : public Pass {
  public:
   std::string name() const override { return "widen_floats"; }

@@ -1,5 +1,5 @@
-// Every stored export of a family becomes one and the same graph, whatever exporter, opset, attention and
-// expert implementation made it, and that graph computes PyTorch's logits.
+// Every stored export of a family becomes one and the same graph, whatever exporter, opset,
+// attention and expert implementation made it, and that graph computes PyTorch's logits.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -40,7 +40,8 @@ std::unique_ptr<Graph> Canonical(const fs::path& file) {
   return graph;
 }
 
-// The body of the text with parameters numbered in order of use: exporters name transposed weights freely.
+// The body of the text with parameters numbered in order of use: exporters name transposed weights
+// freely.
 std::string Body(const Graph& graph) {
   const std::string text = CanonicalText(graph);
   std::map<std::string, std::string> numbers;
@@ -52,7 +53,9 @@ std::string Body(const Graph& graph) {
     }
     const Value* value = graph.FindValue(word);
     if (value != nullptr && value->role == Role::kParameter) {
-      word = numbers.try_emplace(word, "p" + std::to_string(numbers.size()) + ToString(value->shape)).first->second;
+      word =
+          numbers.try_emplace(word, "p" + std::to_string(numbers.size()) + ToString(value->shape))
+              .first->second;
     }
     body += word + c;
     word.clear();
@@ -90,14 +93,16 @@ TEST_P(CanonicalModels, AreOneGraphPerFamily) {
   const auto files = Exports(GetParam());
   ASSERT_GT(files.size(), 1u);
   const std::string first = Body(*Canonical(files[0]));
-  for (const char* left_over : {"MatMul", "Transpose", "RMSNormalization", "Gather(", "Range", "Pow", "Cos"}) {
+  for (const char* left_over :
+       {"MatMul", "Transpose", "RMSNormalization", "Gather(", "Range", "Pow", "Cos"}) {
     EXPECT_EQ(first.find(left_over), first.npos) << left_over << " in\n" << first;
   }
-  for (const fs::path& file : files) EXPECT_EQ(Body(*Canonical(file)), first) << file << " against " << files[0];
+  for (const fs::path& file : files)
+    EXPECT_EQ(Body(*Canonical(file)), first) << file << " against " << files[0];
 }
 
-// The graph in double against PyTorch in float64. What float32 leaves is in both: the rotary angles. The
-// graph's own constants (epsilon, attention scale) are float32, hence 1e-6.
+// The graph in double against PyTorch in float64. What float32 leaves is in both: the rotary
+// angles. The graph's own constants (epsilon, attention scale) are float32, hence 1e-6.
 TEST_P(CanonicalModels, ComputePyTorchsLogits) {
   const auto truth = ReadSafetensors(Folder(GetParam()) / "float64.safetensors");
   const auto inputs = ReadSafetensors(Folder(GetParam()) / "reference.safetensors");
@@ -105,8 +110,10 @@ TEST_P(CanonicalModels, ComputePyTorchsLogits) {
     SCOPED_TRACE(file.string());
     auto graph = Canonical(file);
     EXPECT_EQ(graph->outputs[0]->name, "logits");
-    EXPECT_LT(LogitsError(*graph, inputs.tensors.at("input_ids"), truth.tensors.at("logits")), 1e-6);
-    EXPECT_LT(LogitsError(*graph, inputs.tensors.at("input_ids_2"), truth.tensors.at("logits_2")), 1e-6);
+    EXPECT_LT(LogitsError(*graph, inputs.tensors.at("input_ids"), truth.tensors.at("logits")),
+              1e-6);
+    EXPECT_LT(LogitsError(*graph, inputs.tensors.at("input_ids_2"), truth.tensors.at("logits_2")),
+              1e-6);
   }
 }
 

@@ -29,14 +29,16 @@ inline void CleanForTest(Graph& graph, bool sink) {
 }
 
 // The first output of the graph in double at one launch shape, inputs drawn from `seed`.
-inline std::vector<double> Outputs(const Graph& graph, int64_t batch, int64_t sequence, uint32_t seed) {
+inline std::vector<double> Outputs(const Graph& graph, int64_t batch, int64_t sequence,
+                                   uint32_t seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
   Values<double> values;
   for (const Value* input : graph.inputs) {
     Dims dims;
     for (const Dim& dim : input->shape) dims.push_back(dim.Evaluate(batch, sequence));
-    auto array = IsFloat(input->dtype) ? Array<double>::Floats(dims) : Array<double>::Ints(dims, input->dtype);
+    auto array = IsFloat(input->dtype) ? Array<double>::Floats(dims)
+                                       : Array<double>::Ints(dims, input->dtype);
     for (double& v : array.f) v = static_cast<float>(normal(random));
     for (int64_t& v : array.i) v = static_cast<int64_t>(random() % 3);
     values[input] = std::move(array);

@@ -6,13 +6,17 @@ namespace weir {
 namespace {
 
 std::string Graph(const std::string& body) {
-  return "graph (float[batch,sequence,4] x, float[batch,sequence,4] s) => (float[batch,sequence,4] y)\n"
-         "constant float[4] w = {1, 2, 3, 4}\n{\n" + body + "}\n";
+  return "graph (float[batch,sequence,4] x, float[batch,sequence,4] s) => (float[batch,sequence,4] "
+         "y)\n"
+         "constant float[4] w = {1, 2, 3, 4}\n{\n" +
+         body + "}\n";
 }
 
 std::string Fused(const std::string& body) {
-  return "graph (float[batch,sequence,4] x, float[batch,sequence,4] s) => (float[batch,sequence,4] y)\n"
-         "parameter float[4] w\n{\n" + body + "}\n";
+  return "graph (float[batch,sequence,4] x, float[batch,sequence,4] s) => (float[batch,sequence,4] "
+         "y)\n"
+         "parameter float[4] w\n{\n" +
+         body + "}\n";
 }
 
 const char* const kRoot =
@@ -49,7 +53,8 @@ TEST(FuseRmsNorm, WithoutWeightUsesOnes) {
 TEST(FuseRmsNorm, TakesTheFilesOwnOperators) {
   Expect(Graph("  y = RMSNormalization<axis = -1, epsilon = 1e-06>(x, w)\n"),
          Fused("  y = RmsNorm<epsilon = 1e-06>(x, w)\n"));
-  Expect(Graph("  n, \"\", \"\", h = com.microsoft::SkipSimplifiedLayerNormalization<epsilon = 1e-06>(x, s, w)\n"
+  Expect(Graph("  n, \"\", \"\", h = com.microsoft::SkipSimplifiedLayerNormalization<epsilon = "
+               "1e-06>(x, s, w)\n"
                "  y = Add(n, h)\n"),
          Fused("  h = Add(x, s)\n  n = RmsNorm<epsilon = 1e-06>(h, w)\n  y = Add(n, h)\n"));
 }
@@ -60,7 +65,8 @@ TEST(FuseRmsNorm, LeavesOtherMeansAlone) {
   Expect(other, other);
   // The mean runs over the sequence.
   const std::string axis = Graph(
-      "  a = Mul(x, x)\n  m = ReduceMean(a, int64[1]{1})\n  e = Add(m, float[]{1e-06})\n  q = Sqrt(e)\n"
+      "  a = Mul(x, x)\n  m = ReduceMean(a, int64[1]{1})\n  e = Add(m, float[]{1e-06})\n  q = "
+      "Sqrt(e)\n"
       "  n = Div(x, q)\n  y = Mul(n, w)\n");
   Expect(axis, axis);
 }

@@ -9,13 +9,14 @@
 
 namespace weir {
 
-// The graph of a text; float constants declared by name with at least one axis count as tensors of the
-// user's file.
+// The graph of a text; float constants declared by name with at least one axis count as tensors of
+// the user's file.
 inline std::unique_ptr<Graph> ReadGolden(const std::string& text) {
   auto graph = ParseText(text);
   for (Value* value : graph->ValuesWithRole(Role::kConstant)) {
     const bool declared = !value->name.starts_with("constant");
-    if (declared && IsFloat(value->dtype) && !value->shape.empty()) graph->initializers[value->name] = value->data;
+    if (declared && IsFloat(value->dtype) && !value->shape.empty())
+      graph->initializers[value->name] = value->data;
   }
   MarkInitializers(*graph);
   return graph;

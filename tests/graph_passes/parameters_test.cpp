@@ -38,8 +38,9 @@ TEST(Parameters, PermutedParameterIsMadeOnceAndReadsTransposed) {
 
 TEST(Parameters, FileDtypeSurvivesInThePiece) {
   Graph graph;
-  Value* w = graph.AddConstant("w", TensorData::Owned(DType::kBFloat16, {2},
-                                                         EncodeFloats(std::vector<float>{1, 2}, DType::kBFloat16)));
+  Value* w = graph.AddConstant(
+      "w", TensorData::Owned(DType::kBFloat16, {2},
+                             EncodeFloats(std::vector<float>{1, 2}, DType::kBFloat16)));
   graph.initializers["w"] = w->data;
   MarkInitializers(graph);
   w->dtype = DType::kFloat32;

@@ -17,10 +17,12 @@ std::string Stripped(const Graph& graph) {
 TEST(StripInference, FeedsWhatTrainingMeans) {
   const auto graph = ParseText(
       "graph g (int64[batch,sequence] input_ids, int64[batch,sequence] attention_mask, "
-      "int64[batch,sequence] position_ids, float[batch,2,0,8] past_key_values.0.key, float[batch,2,sequence,8] k) "
+      "int64[batch,sequence] position_ids, float[batch,2,0,8] past_key_values.0.key, "
+      "float[batch,2,sequence,8] k) "
       "=> (float[batch,2,sequence,8] logits, float[batch,2,sequence,8] present.0.key)\n"
       "{\n  present.0.key = Concat<axis = 2>(past_key_values.0.key, k)\n"
-      "  s = Add(attention_mask, position_ids)\n  f = Cast<to = 1>(s)\n  u = Unsqueeze(f, int64[2]{1, 3})\n"
+      "  s = Add(attention_mask, position_ids)\n  f = Cast<to = 1>(s)\n  u = Unsqueeze(f, "
+      "int64[2]{1, 3})\n"
       "  logits = Add(present.0.key, u)\n}\n");
   StripInference pass;
   PassContext context;
@@ -34,7 +36,8 @@ TEST(StripInference, FeedsWhatTrainingMeans) {
   CleanForTest(*graph, false);
   const auto result = Outputs(*graph, 2, 3, 1);
   // ones + positions, and no past before k
-  for (size_t i = 0; i < result.size(); ++i) EXPECT_EQ(result[i], 1 + static_cast<double>(i / 8 % 3));
+  for (size_t i = 0; i < result.size(); ++i)
+    EXPECT_EQ(result[i], 1 + static_cast<double>(i / 8 % 3));
   EXPECT_NE(Stripped(*graph).find("position"), std::string::npos);
   EXPECT_NE(Stripped(*graph).find("present.0.key"), std::string::npos);
 }
@@ -56,25 +59,30 @@ std::string LossOf(const std::string& body) {
 
 TEST(StripInference, ProvesTheLossItDrops) {
   const std::string flat = "  l = Reshape(logits, int64[2]{-1, 7})\n";
-  EXPECT_NE(LossOf(flat + "  t = Reshape(labels, int64[1]{-1})\n  loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(l, t)\n")
+  EXPECT_NE(LossOf(flat + "  t = Reshape(labels, int64[1]{-1})\n  loss = "
+                          "SoftmaxCrossEntropyLoss<ignore_index = -100>(l, t)\n")
                 .find("labels already next-token"),
             std::string::npos);
   EXPECT_NE(LossOf(flat + "  p = Pad(labels, int64[4]{0, 0, 0, 1}, int64[]{-100})\n"
-                          "  c = Slice(p, int64[1]{1}, int64[1]{99999}, int64[1]{1})\n  t = Reshape(c, int64[1]{-1})\n"
+                          "  c = Slice(p, int64[1]{1}, int64[1]{99999}, int64[1]{1})\n  t = "
+                          "Reshape(c, int64[1]{-1})\n"
                           "  loss = SoftmaxCrossEntropyLoss<ignore_index = -100>(l, t)\n")
                 .find("padded and shifted by one"),
             std::string::npos);
 }
 
 TEST(StripInference, NoticesAnotherLoss) {
-  const std::string text =
-      LossOf("  l = Reshape(logits, int64[2]{-1, 7})\n  t = Reshape(labels, int64[1]{-1})\n"
-             "  loss = SoftmaxCrossEntropyLoss<reduction = \"sum\">(l, t)\n");
-  EXPECT_NE(text.find("NOTICE output 'loss' is not a plain mean cross-entropy"), std::string::npos) << text;
+  const std::string text = LossOf(
+      "  l = Reshape(logits, int64[2]{-1, 7})\n  t = Reshape(labels, int64[1]{-1})\n"
+      "  loss = SoftmaxCrossEntropyLoss<reduction = \"sum\">(l, t)\n");
+  EXPECT_NE(text.find("NOTICE output 'loss' is not a plain mean cross-entropy"), std::string::npos)
+      << text;
 }
 
 TEST(StripInference, FixedShapesAreRefused) {
-  const auto graph = ParseText("graph g (int64[1,128] input_ids) => (float[1,128] y)\n{\n  y = Cast<to = 1>(input_ids)\n}\n");
+  const auto graph = ParseText(
+      "graph g (int64[1,128] input_ids) => (float[1,128] y)\n{\n  y = Cast<to = "
+      "1>(input_ids)\n}\n");
   StripInference pass;
   PassContext context;
   EXPECT_THROW(pass.Run(*graph, context), Error);
@@ -83,9 +91,10 @@ TEST(StripInference, FixedShapesAreRefused) {
 TEST(BypassLastToken, HeadSeesEveryToken) {
   const std::string head = "graph g (int64[batch,sequence] ids, float[batch,sequence,4] h) => ";
   const std::string w = "\nparameter float[7,4] w\n{\n";
-  for (const std::string select :
-       {"  l = Gather<axis = 1>(h, int64[]{-1})\n  u = Unsqueeze(l, int64[1]{1})\n  y = Linear(u, w)\n}\n",
-        "  l = Slice(h, int64[1]{-1}, int64[1]{9223372036854775807}, int64[1]{1})\n  y = Linear(l, w)\n}\n"}) {
+  for (const std::string select : {"  l = Gather<axis = 1>(h, int64[]{-1})\n  u = Unsqueeze(l, "
+                                   "int64[1]{1})\n  y = Linear(u, w)\n}\n",
+                                   "  l = Slice(h, int64[1]{-1}, int64[1]{9223372036854775807}, "
+                                   "int64[1]{1})\n  y = Linear(l, w)\n}\n"}) {
     const auto graph = ReadGolden(head + "(float[batch,1,7] y)" + w + select);
     BypassLastToken pass;
     PassContext context;
