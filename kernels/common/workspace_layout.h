@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace weir {
 
@@ -22,5 +23,12 @@ class WorkspaceLayout {
   std::byte* base_;
   int64_t bytes_ = 0;
 };
+
+// What is left of a workspace behind a layout.
+template <class T>
+std::span<T> TakeRest(const WorkspaceLayout& layout, std::span<std::byte> workspace) {
+  const auto rest = workspace.subspan(static_cast<size_t>(layout.bytes()));
+  return {reinterpret_cast<T*>(rest.data()), rest.size() / sizeof(T)};
+}
 
 }  // namespace weir

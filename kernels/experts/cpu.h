@@ -1,32 +1,25 @@
 #pragma once
 #include "backend/kernel.h"
-#include "kernels/experts/routing.h"
+#include "kernels/experts/weight_gradient.h"
 
 namespace weir {
 
-// Rows that one task takes through an expert. Any grouping of rows gives the same bits.
-inline constexpr int64_t kBlockRows = 256;
-
-// What Experts and ExpertsGradient both read.
+// What Experts and ExpertsGradient both read: the weights of consecutive experts are stacked.
 struct ExpertsInputs {
   const float *x, *weights, *gate_up, *down, *gate_up_bias, *down_bias;
   const int64_t* ids;
 
   explicit ExpertsInputs(const KernelContext& c);
-  const float* GateUpBias(const ExpertsShape& s, int64_t expert) const {
-    return gate_up_bias == nullptr ? nullptr : gate_up_bias + expert * 2 * s.i;
-  }
-  const float* DownBias(const ExpertsShape& s, int64_t expert) const {
-    return down_bias == nullptr ? nullptr : down_bias + expert * s.h;
-  }
+  ExpertWeights Expert(const ExpertLayer& layer, int64_t index) const;
 };
 
-// out[r] = the token's row of `tokens` [N,H] for every row r of the block.
-void GatherRows(const ExpertsShape& s, const ChunkRouting& routing, const RowBlock& block,
-                const float* tokens, float* out);
-// out[token] = sum over slots in order of [weights[token,slot] *] home[row], for the chunk's
-// tokens.
-void FoldSlots(const ExpertsShape& s, const ChunkRouting& routing, const float* home,
-               const float* weights, float* out);
+// Buffers of `rows` rows.
+BackwardRowBuffers TakeRowBuffers(WorkspaceLayout& layout, int64_t h, int64_t i, int64_t rows);
+
+// Outputs 2.. of ExpertsGradient; those without an accumulator (input 8..) are zeroed.
+ExpertGradients GradientOutputs(const KernelContext& c);
+
+// out[token] = sum over slots in order of [weights[token,slot] *] home[row] of width h.
+void FoldSlots(const SlotRows& at, int64_t h, const float* home, const float* weights, float* out);
 
 }  // namespace weir

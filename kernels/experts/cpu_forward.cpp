@@ -1,10 +1,7 @@
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
 #include "kernels/common/parallel_tasks.h"
-#include "kernels/common/vector_loops.h"
-#include "kernels/experts/activation_loops.h"
 #include "kernels/experts/cpu.h"
-#include "kernels/gemm/sgemm.h"
 
 namespace weir {
 namespace {
@@ -39,25 +36,18 @@ int64_t ExpertsWorkspace(const Node& node) {
   return layout.bytes() + CpuThreads() * SlotBytes(s);
 }
 
-// home = down[e] act(gate_up[e] x + bias) + bias, row by row.
-void ForwardBlock(const ExpertsShape& s, const ExpertActivation& act, const ExpertsInputs& in,
+void ForwardBlock(const ExpertsShape& s, const ExpertLayer& layer, const ExpertsInputs& in,
                   const Workspace& w, const Slot& slot, const RowBlock& block) {
-  const int64_t rows = block.size(), e = block.expert;
-  GatherRows(s, w.routing, block, in.x, slot.x);
-  Sgemm(rows, 2 * s.i, s.h, slot.x, s.h, in.gate_up + e * 2 * s.i * s.h, s.h, slot.gate_up, 2 * s.i,
-        {.transpose_b = true, .bias = in.GateUpBias(s, e)});
-  for (int64_t r = 0; r < rows; ++r) {
-    GatedForwardRow(act, slot.gate_up + r * 2 * s.i, s.i, slot.a + r * s.i);
-  }
-  Sgemm(rows, s.h, s.i, slot.a, s.i, in.down + e * s.h * s.i, s.i, w.home + block.begin * s.h, s.h,
-        {.transpose_b = true, .bias = in.DownBias(s, e)});
+  w.routing.GatherTokens(block, in.x, s.h, slot.x);
+  ForwardRows(layer, in.Expert(layer, block.expert), block.size(), slot.x, slot.gate_up, slot.a,
+              w.home + block.begin * s.h);
 }
 
 void LaunchExperts(KernelContext& c) {
   const ExpertsShape s(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims);
-  const ExpertActivation act(c.attributes());
+  const ExpertLayer layer{s.h, s.i, ExpertActivation(c.attributes())};
   const ExpertsInputs in(c);
-  CheckExpertIds(s, in.ids);
+  CheckExpertIds(in.ids, s.n, s.k, s.e);
   WorkspaceLayout layout(c.workspace.data());
   Workspace w(s, layout);
   std::byte* slots = c.workspace.data() + layout.bytes();
@@ -67,10 +57,10 @@ void LaunchExperts(KernelContext& c) {
     w.routing.Build(in.ids, leaf);
     const int64_t blocks = w.routing.CutBlocks(0, w.routing.rows(), kBlockRows, w.blocks);
     ForEachTask(blocks, slot_count, [&](int64_t slot, int64_t task) {
-      ForwardBlock(s, act, in, w, Slot(s, WorkspaceLayout(slots + slot * slot_bytes)),
+      ForwardBlock(s, layer, in, w, Slot(s, WorkspaceLayout(slots + slot * slot_bytes)),
                    w.blocks[task]);
     });
-    FoldSlots(s, w.routing, w.home, in.weights, c.outputs[0].data<float>());
+    FoldSlots(w.routing.slots(), s.h, w.home, in.weights, c.outputs[0].data<float>());
   }
 }
 

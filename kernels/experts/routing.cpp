@@ -32,11 +32,11 @@ int64_t ExpertsShape::ChunkRoutes() const {
   return std::min(n, LeavesPerChunk() * LeafTokens()) * k;
 }
 
-void CheckExpertIds(const ExpertsShape& s, const int64_t* ids) {
-  for (int64_t route = 0; route < s.n * s.k; ++route) {
-    WEIR_CHECK(ids[route] >= 0 && ids[route] < s.e, ErrorCode::kInvalidArgument,
-               "Experts: expert id ", ids[route], " at token ", route / s.k, " slot ", route % s.k,
-               " is outside [0,", s.e, ")");
+void CheckExpertIds(const int64_t* ids, int64_t n, int64_t k, int64_t experts) {
+  for (int64_t route = 0; route < n * k; ++route) {
+    WEIR_CHECK(ids[route] >= 0 && ids[route] < experts, ErrorCode::kInvalidArgument,
+               "Experts: expert id ", ids[route], " at token ", route / k, " slot ", route % k,
+               " is outside [0,", experts, ")");
   }
 }
 
@@ -44,6 +44,7 @@ ChunkRouting::ChunkRouting(const ExpertsShape& s, WorkspaceLayout& layout)
     : shape_(s),
       first_(layout.Take<int64_t>(s.e + 1)),
       routes_(layout.Take<int64_t>(s.ChunkRoutes())),
+      unit_ends_(layout.Take<int64_t>(s.ChunkRoutes())),
       rows_(layout.Take<int64_t>(s.ChunkRoutes())),
       tokens_at_(layout.Take<int64_t>(s.k == 0 ? s.n : s.ChunkRoutes() / s.k)) {}
 
@@ -70,18 +71,29 @@ void ChunkRouting::Build(const int64_t* ids, int64_t first_leaf) {
   }
   for (int64_t expert = s.e; expert > 0; --expert) first_[expert] = first_[expert - 1];
   first_[0] = 0;
+  CutUnits();
+}
+
+void ChunkRouting::CutUnits() {
+  const auto leaf = [&](int64_t row) { return routes_[row] / shape_.k % shape_.leaves; };
+  for (int64_t expert = 0; expert < shape_.e; ++expert) {
+    for (int64_t row = first_[expert], end = row; row < first_[expert + 1]; row = end) {
+      const int64_t limit = std::min(first_[expert + 1], row + shape_.unit_rows);
+      while (end < limit && leaf(end) == leaf(row)) ++end;
+      std::fill(unit_ends_ + row, unit_ends_ + end, end);
+    }
+  }
 }
 
 int64_t ChunkRouting::ExpertOf(int64_t row) const {
   return std::upper_bound(first_, first_ + shape_.e + 1, row) - first_ - 1;
 }
 
-int64_t ChunkRouting::UnitEnd(int64_t row, int64_t expert_end) const {
-  const auto leaf = [&](int64_t r) { return routes_[r] / shape_.k % shape_.leaves; };
-  const int64_t limit = std::min(expert_end, row + shape_.unit_rows);
-  int64_t end = row + 1;
-  while (end < limit && leaf(end) == leaf(row)) ++end;
-  return end;
+void ChunkRouting::GatherTokens(const RowBlock& block, const float* tokens, int64_t width,
+                                float* out) const {
+  for (int64_t row = block.begin; row < block.end; ++row, out += width) {
+    std::copy_n(tokens + routes_[row] / shape_.k * width, width, out);
+  }
 }
 
 int64_t ChunkRouting::CutBlocks(int64_t begin, int64_t end, int64_t most, RowBlock* blocks) const {

@@ -20,12 +20,19 @@ struct ExpertsShape {
 };
 
 // Throws InvalidArgument naming token, slot and value of an id outside [0,E). // C6
-void CheckExpertIds(const ExpertsShape& s, const int64_t* ids);
+void CheckExpertIds(const int64_t* ids, int64_t n, int64_t k, int64_t experts);
 
 // Consecutive rows of one expert.
 struct RowBlock {
   int64_t expert, begin, end;
   int64_t size() const { return end - begin; }
+};
+
+// Where the routed rows of some tokens lie: token index t is token[t], its slots are the rows
+// row[t * k .. t * k + k).
+struct SlotRows {
+  int64_t tokens, k;
+  const int64_t *token, *row;
 };
 
 // The routes of a run of consecutive leaves, sorted by (expert, leaf, token, slot). Rows of an
@@ -36,15 +43,15 @@ class ChunkRouting {
 
   void Build(const int64_t* ids, int64_t first_leaf);
 
-  int64_t tokens() const { return tokens_; }
+  SlotRows slots() const { return {tokens_, shape_.k, tokens_at_, rows_}; }
   int64_t rows() const { return first_[shape_.e]; }
   int64_t FirstRow(int64_t expert) const { return first_[expert]; }
   int64_t ExpertOf(int64_t row) const;
-  int64_t Route(int64_t row) const { return routes_[row]; }           // token * k + slot
-  int64_t TokenOf(int64_t index) const { return tokens_at_[index]; }  // index in [0, tokens())
-  int64_t RowOf(int64_t index, int64_t slot) const { return rows_[index * shape_.k + slot]; }
-  // First row after the unit that starts at `row`: a leaf edge, unit_rows or the expert's end.
-  int64_t UnitEnd(int64_t row, int64_t expert_end) const;
+  const int64_t* routes() const { return routes_; }  // of each row: token * k + slot
+  // First row after the unit that holds a row: a leaf edge, unit_rows or the expert's end.
+  const int64_t* unit_ends() const { return unit_ends_; }
+  // out[r] = the token's row of `tokens` [N, width] for every row r of the block.
+  void GatherTokens(const RowBlock& block, const float* tokens, int64_t width, float* out) const;
   // Cuts rows [begin, end) at expert edges and every `most` rows of an expert; returns how many
   // blocks.
   int64_t CutBlocks(int64_t begin, int64_t end, int64_t most, RowBlock* blocks) const;
@@ -52,8 +59,10 @@ class ChunkRouting {
   static int64_t MaxBlocks(const ExpertsShape& s, int64_t most);
 
  private:
+  void CutUnits();
+
   const ExpertsShape& shape_;
-  int64_t *first_, *routes_, *rows_, *tokens_at_;
+  int64_t *first_, *routes_, *unit_ends_, *rows_, *tokens_at_;
   int64_t tokens_ = 0;
 };
 
