@@ -1,5 +1,6 @@
 #include "graph/op_schema.h"
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "graph/error.h"
@@ -79,6 +80,12 @@ static void CheckArity(const Node& node) {
              ErrorCode::kInvalidModel, schema.name, " ", node.source, ": ", count,
              " inputs, expected ", schema.min_inputs, " to ",
              schema.max_inputs < 0 ? std::string("any number") : std::to_string(schema.max_inputs));
+  // ONNX's required inputs come first; our own ops and com.microsoft's may leave holes after input 0.
+  const int required = schema.domain.empty() ? schema.min_inputs : std::min(schema.min_inputs, 1);
+  for (int i = 0; i < required; ++i) {
+    WEIR_CHECK(node.inputs[static_cast<size_t>(i)] != nullptr, ErrorCode::kInvalidModel, schema.name,
+               " ", node.source, ": required input ", i, " is missing");
+  }
   const auto results = static_cast<int>(node.outputs.size());
   WEIR_CHECK(schema.max_outputs < 0 || results <= schema.max_outputs, ErrorCode::kInvalidModel,
              schema.name, " ", node.source, ": ", results, " outputs, expected at most ",

@@ -1,5 +1,7 @@
 #include "kernels/common/infer.h"
 
+#include "kernels/common/dims.h"
+
 namespace weir {
 
 std::optional<Shape> Content(const InferContext& c, size_t i) {
@@ -47,9 +49,49 @@ void MapContent(InferContext& c, const IndexMap& map, size_t i) {
   c.SetContent(0, TakeElements(*Content(c, i), map.source, Dim(0)));
 }
 
+void RequireInputs(const InferContext& c) {
+  for (int i = 0; i < c.node.schema->min_inputs; ++i) {
+    if (c.in(static_cast<size_t>(i)) == nullptr)
+      c.Fail(StrCat("required input ", i, " is missing"));
+  }
+}
+
 void InferFromShapeInput(InferContext& c, size_t i) {
+  RequireInputs(c);
+  RequireFloat32(c, 0);
   if (const auto shape = Content(c, i)) return c.SetOutput(0, c.in(0)->dtype, *shape);
   SetUnknown(c, c.in(0)->dtype, LengthOf(c, i));
+}
+
+void RequireInts(const InferContext& c, size_t i) {
+  const Value* value = c.in(i);
+  if (value == nullptr || value->dtype == DType::kUndefined || value->dtype == DType::kInt64 ||
+      value->dtype == DType::kInt32) {
+    return;
+  }
+  c.Fail(StrCat("input ", i, " must be int32 or int64, got ", DTypeName(value->dtype)));
+}
+
+void RequireSameType(const InferContext& c, size_t i, size_t j) {
+  const DType a = c.in(i)->dtype, b = c.in(j)->dtype;
+  if (a == b || a == DType::kUndefined || b == DType::kUndefined) return;
+  c.Fail(StrCat("inputs ", i, " and ", j, " must have one type, got ", DTypeName(a), " and ",
+                DTypeName(b)));
+}
+
+void RequireShape(const InferContext& c, size_t i, const Shape& expected) {
+  if (!c.HasShape(i)) return;
+  const Shape& shape = c.shape(i);
+  bool fits = shape.size() == expected.size();
+  for (size_t k = 0; fits && k < shape.size(); ++k) fits = !Differ(shape[k], expected[k]);
+  if (fits) return;
+  c.Fail(StrCat("input ", i, " has shape ", ToString(shape), ", expected ", ToString(expected)));
+}
+
+void RequireFloat32(const InferContext& c, size_t i) {
+  const DType dtype = c.in(i)->dtype;
+  if (dtype == DType::kFloat32 || dtype == DType::kUndefined) return;
+  c.Fail(StrCat("input ", i, " is a gradient and must be float, got ", DTypeName(dtype)));
 }
 
 Value* ShapeOf(Builder& builder, Value* value) {

@@ -25,8 +25,16 @@ void CopyContent(InferContext& c);
 bool CarriesContent(const InferContext& c, size_t i = 0);
 // Output 0's content is input i's taken through the map. Call only when CarriesContent.
 void MapContent(InferContext& c, const IndexMap& map, size_t i = 0);
-// Sets output 0 (dtype of input 0) of a gradient op whose input i is the shape of the result.
+// Sets output 0 (dtype of input 0) of a gradient op whose input i is the shape of the result; input
+// 0 is a float32 gradient and no required input may be missing.
 void InferFromShapeInput(InferContext& c, size_t i);
+
+// Types and shapes that kernels rely on. Each fails on what is provably wrong.
+void RequireInts(const InferContext& c, size_t i);  // int32 or int64; an absent input is fine
+void RequireSameType(const InferContext& c, size_t i, size_t j);
+void RequireShape(const InferContext& c, size_t i, const Shape& expected);
+void RequireFloat32(const InferContext& c, size_t i);  // gradients
+void RequireInputs(const InferContext& c);             // the first min_inputs are there
 
 // The dims of `value` as a rank-1 int64 value: a constant when known, else a Shape node (which
 // SpecializeShapes folds).

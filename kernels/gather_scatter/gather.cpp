@@ -9,6 +9,7 @@ int64_t AxisOf(const Attributes& attributes) { return attributes.Int("axis", 0);
 int64_t BatchDimsOf(const Attributes& attributes) { return attributes.Int("batch_dims", 0); }
 
 void InferGather(InferContext& c) {
+  RequireInts(c, 1);
   const DType dtype = c.in(0)->dtype;
   if (!c.HasShape(0) || !c.HasShape(1)) return c.SetDType(0, dtype);
   const int64_t axis = AxisOf(c.node.attributes);
@@ -20,6 +21,7 @@ void InferGather(InferContext& c) {
 }
 
 void InferGatherElements(InferContext& c) {
+  RequireInts(c, 1);
   if (c.HasShape(0) && c.HasShape(1)) {
     CheckElementIds(c.shape(0), c.shape(1), AxisOf(c.node.attributes));
   }
@@ -28,6 +30,7 @@ void InferGatherElements(InferContext& c) {
 }
 
 void InferGatherND(InferContext& c) {
+  RequireInts(c, 1);
   c.SetDType(0, c.in(0)->dtype);
   if (!c.HasShape(0) || !c.HasShape(1)) return;
   const Shape& ids = c.shape(1);
@@ -35,7 +38,29 @@ void InferGatherND(InferContext& c) {
   c.SetOutput(0, c.in(0)->dtype, GatheredNDShape(c.shape(0), ids, BatchDimsOf(c.node.attributes)));
 }
 
-void InferGatherGradient(InferContext& c) { InferFromShapeInput(c, 2); }
+// A gradient op has inputs dy, ids, shape of x; dy must have the shape that the forward op gives.
+void InferAnyGradient(InferContext& c, Shape (*forward)(const Shape& x, const Shape& ids, int64_t),
+                      int64_t argument) {
+  RequireInts(c, 1);
+  InferFromShapeInput(c, 2);
+  const Value* dx = c.node.out(0);
+  if (dx == nullptr || !dx->has_shape || !c.HasShape(1)) return;
+  RequireShape(c, 0, forward(dx->shape, c.shape(1), argument));
+}
+
+void InferGatherGradient(InferContext& c) {
+  InferAnyGradient(c, GatheredShape, AxisOf(c.node.attributes));
+}
+void InferGatherElementsGradient(InferContext& c) {
+  const auto forward = [](const Shape& x, const Shape& ids, int64_t axis) {
+    CheckElementIds(x, ids, axis);
+    return ids;
+  };
+  InferAnyGradient(c, forward, AxisOf(c.node.attributes));
+}
+void InferGatherNDGradient(InferContext& c) {
+  InferAnyGradient(c, GatheredNDShape, BatchDimsOf(c.node.attributes));
+}
 
 // The map of inputs (data of dims x, ids): which op decides how.
 template <class T>
@@ -179,7 +204,7 @@ const OpSchema& GatherNDSchema() {
             "Writes (=).",                                                                        \
         .min_inputs = 3,                                                                          \
         .max_inputs = 3,                                                                          \
-        .infer = InferGatherGradient,                                                             \
+        .infer = Infer##Name,                                                                     \
         WEIR_REFERENCE(Name##Reference),                                                          \
     };                                                                                            \
     return schema;                                                                                \

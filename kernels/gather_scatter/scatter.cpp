@@ -14,17 +14,10 @@ bool Adds(const Attributes& attributes) {
 
 int64_t AxisOf(const Attributes& attributes) { return attributes.Int("axis", 0); }
 
-void CheckUpdates(const Shape& updates, const Shape& expected) {
-  bool fits = updates.size() == expected.size();
-  for (size_t i = 0; fits && i < updates.size(); ++i) {
-    fits = !updates[i].IsConstant() || !expected[i].IsConstant() || updates[i] == expected[i];
-  }
-  WEIR_CHECK(fits, ErrorCode::kInvalidShape, "updates ", ToString(updates), ", expected ",
-             ToString(expected));
-}
-
 void InferLikeData(InferContext& c) {
   Adds(c.node.attributes);
+  RequireInts(c, 1);
+  RequireSameType(c, 0, 2);
   c.SetDType(0, c.in(0)->dtype);
   if (c.HasShape(0)) c.SetOutput(0, c.in(0)->dtype, c.shape(0));
 }
@@ -33,15 +26,14 @@ void InferScatterElements(InferContext& c) {
   InferLikeData(c);
   if (!c.HasShape(0) || !c.HasShape(1)) return;
   CheckElementIds(c.shape(0), c.shape(1), AxisOf(c.node.attributes));
-  if (c.HasShape(2)) CheckUpdates(c.shape(2), c.shape(1));
+  RequireShape(c, 2, c.shape(1));
 }
 
 void InferScatterND(InferContext& c) {
   InferLikeData(c);
   if (!c.HasShape(0) || !c.HasShape(1) || c.shape(1).empty() || !c.shape(1).back().IsConstant())
     return;
-  const Shape expected = GatheredNDShape(c.shape(0), c.shape(1), 0);
-  if (c.HasShape(2)) CheckUpdates(c.shape(2), expected);
+  RequireShape(c, 2, GatheredNDShape(c.shape(0), c.shape(1), 0));
 }
 
 // out = data; out[place[k]] = or += updates[k], in order of k.
@@ -59,7 +51,8 @@ void Scatter(Eval<T>& e, const IndexMap& map) {
   const Array<T>&data = e.x(0), &updates = e.x(2);
   WEIR_CHECK(data.is_float() == updates.is_float(), ErrorCode::kInvalidModel, "updates are ",
              DTypeName(updates.dtype), ", data is ", DTypeName(data.dtype));
-  CheckUpdates(ToShape(updates.dims), ToShape(map.dims));
+  WEIR_CHECK(updates.dims == map.dims, ErrorCode::kInvalidShape, "updates ", ToString(updates.dims),
+             ", expected ", ToString(map.dims));
   const bool add = Adds(e.attributes);
   e.out[0] = data;
   ScatterInto(e.out[0].f, data.is_float() ? map.source : std::vector<int64_t>{}, updates.f, add);

@@ -42,6 +42,7 @@ void InferConcat(InferContext& c) {
   Shape out;
   for (size_t i = 0; i < c.node.inputs.size(); ++i) {
     if (c.in(i) == nullptr) c.Fail(StrCat("input ", i, " is missing"));
+    RequireSameType(c, 0, i);
     if (!c.HasShape(i)) return c.SetDType(0, dtype);
     if (i == 0) {
       out = c.shape(0);
@@ -110,32 +111,6 @@ void ConcatGradient(GradientContext& g) {
 
 // ---- Split ----
 
-// Sizes of the outputs: those given, else ceil(dim / outputs) with a smaller last one.
-Shape SplitSizes(const Dim& dim, const std::optional<Shape>& given, int64_t outputs) {
-  if (given) {
-    WEIR_CHECK(Rank(*given) == outputs, ErrorCode::kInvalidShape, given->size(), " sizes for ",
-               outputs, " outputs");
-    Dim sum = 0;
-    for (const Dim& size : *given) {
-      WEIR_CHECK(!size.IsConstant() || size.Constant() >= 0, ErrorCode::kInvalidShape,
-                 "negative size in ", ToString(*given));
-      sum = sum + size;
-    }
-    WEIR_CHECK(!sum.IsConstant() || !dim.IsConstant() || sum == dim, ErrorCode::kInvalidShape,
-               "sizes ", ToString(*given), " do not add up to ", ToString(dim));
-    return *given;
-  }
-  Shape sizes(static_cast<size_t>(outputs), DivExact(dim, outputs));
-  if (!dim.IsConstant()) return sizes;
-  const int64_t size = DivCeil(dim.Constant(), outputs),
-                last = dim.Constant() - size * (outputs - 1);
-  WEIR_CHECK(last >= 0, ErrorCode::kInvalidShape, "cannot split ", ToString(dim), " elements into ",
-             outputs, " parts");
-  std::fill(sizes.begin(), sizes.end(), Dim(size));
-  sizes.back() = last;
-  return sizes;
-}
-
 int64_t SplitCount(const Attributes& attributes, size_t outputs) {
   const int64_t count = attributes.Int("num_outputs", static_cast<int64_t>(outputs));
   WEIR_CHECK(count == static_cast<int64_t>(outputs) && count > 0, ErrorCode::kInvalidModel,
@@ -144,6 +119,7 @@ int64_t SplitCount(const Attributes& attributes, size_t outputs) {
 }
 
 void InferSplit(InferContext& c) {
+  RequireInts(c, 1);
   const size_t outputs = c.node.outputs.size();
   const int64_t count = SplitCount(c.node.attributes, outputs);
   for (size_t i = 0; i < outputs; ++i) c.SetDType(i, c.in(0)->dtype);

@@ -53,12 +53,13 @@ void LaunchConcat(KernelContext& c) {
 
 void LaunchSplit(KernelContext& c) {
   const int64_t axis = NormalizeAxis(c.attributes().Int("axis", 0), Rank(c.inputs[0].dims));
+  const auto given = c.has(1) ? std::optional<Shape>(ToShape(ReadInts(c.inputs[1]))) : std::nullopt;
+  const Dims sizes = ToDims(SplitSizes(c.inputs[0].dims[static_cast<size_t>(axis)], given,
+                                       static_cast<int64_t>(c.outputs.size())));
   int64_t at = 0;
   for (size_t i = 0; i < c.outputs.size(); ++i) {
-    // An absent output still takes its share of the axis: shapes are the node's, not the tensors'.
-    const Value* value = c.node.out(i);
     if (c.outputs[i]) CopySlab(c.inputs[0], axis, at, c.outputs[i], /*into_part=*/true);
-    if (value != nullptr) at += value->shape[static_cast<size_t>(axis)].Constant();
+    at += sizes[i];
   }
 }
 
@@ -70,7 +71,7 @@ struct SliceBlock {
   int64_t offset = 0;
 };
 
-SliceBlock SliceBlockOf(const KernelContext& c, const Dims& x, size_t first) {
+SliceBlock SliceBlockOf(const KernelContext& c, const Dims& x, size_t first, const Dims& planned) {
   const auto ints = [&](size_t i) {
     return c.has(i) ? ReadInts(c.inputs[i]) : std::vector<int64_t>{};
   };
@@ -78,6 +79,8 @@ SliceBlock SliceBlockOf(const KernelContext& c, const Dims& x, size_t first) {
                                     ints(first + 2), ints(first + 3));
   const Dims strides = Strides(x);
   SliceBlock block{.dims = ToDims(SlicedShape(slices)), .strides = {}};
+  WEIR_CHECK(block.dims == planned, ErrorCode::kInvalidArgument, "the slice takes ",
+             ToString(block.dims), ", planned ", ToString(planned));
   for (size_t i = 0; i < x.size(); ++i) {
     block.offset += block.dims[i] == 0 ? 0 : slices[i].start.Constant() * strides[i];
     // The step of a single element is never taken and may be out of any range.
@@ -88,13 +91,13 @@ SliceBlock SliceBlockOf(const KernelContext& c, const Dims& x, size_t first) {
 
 void LaunchSlice(KernelContext& c) {
   const Tensor& y = c.outputs[0];
-  const SliceBlock slice = SliceBlockOf(c, c.inputs[0].dims, 1);
+  const SliceBlock slice = SliceBlockOf(c, c.inputs[0].dims, 1, y.dims);
   CopyBlock({y.dims, Strides(y.dims), slice.strides}, y, 0, c.inputs[0], slice.offset);
 }
 
 void LaunchSliceGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[0], &dx = c.outputs[0];
-  const SliceBlock slice = SliceBlockOf(c, dx.dims, 2);
+  const SliceBlock slice = SliceBlockOf(c, dx.dims, 2, dy.dims);
   const float zero = 0;
   FillElements(dx.bytes, reinterpret_cast<const std::byte*>(&zero), dx.elements(), sizeof(float));
   CopyBlock({dy.dims, slice.strides, Strides(dy.dims)}, dx, slice.offset, dy, 0);

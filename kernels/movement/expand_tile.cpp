@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/common/cases.h"
+#include "kernels/common/dims.h"
 #include "kernels/common/infer.h"
 
 namespace weir {
@@ -90,22 +91,43 @@ void TileReference(Eval<T>& e) {
 
 // ---- Gradients ----
 
-void InferReducing(InferContext& c) { InferFromShapeInput(c, 1); }
+// Whether a dim of dy may come from repeating a dim of x.
+bool MayTile(const Dim& x, const Dim& dy) {
+  if (!x.IsConstant() || !dy.IsConstant()) return true;
+  return x.Constant() == 0 ? dy.Constant() == 0 : dy.Constant() % x.Constant() == 0;
+}
+bool MayExpand(const Dim& x, const Dim& dy) { return x == Dim(1) || !Differ(x, dy); }
+
+// Axes of x line up with the last ones of dy.
+bool MayRepeat(const Shape& x, const Shape& dy, bool (*may)(const Dim&, const Dim&)) {
+  if (x.size() > dy.size()) return false;
+  return std::equal(x.begin(), x.end(), dy.end() - Rank(x), may);
+}
+
+void InferReducing(InferContext& c, bool (*may)(const Dim&, const Dim&)) {
+  InferFromShapeInput(c, 1);
+  const Value* dx = c.node.out(0);
+  if (dx == nullptr || !dx->has_shape || !c.HasShape(0)) return;
+  const bool same_rank = may != MayTile || dx->shape.size() == c.shape(0).size();
+  if (same_rank && MayRepeat(dx->shape, c.shape(0), may)) return;
+  c.Fail(StrCat("dy ", ToString(c.shape(0)), " does not repeat ", ToString(dx->shape)));
+}
+void InferExpandGradient(InferContext& c) { InferReducing(c, MayExpand); }
+void InferTileGradient(InferContext& c) { InferReducing(c, MayTile); }
 
 template <class T>
 void ExpandGradientReference(Eval<T>& e) {
   const Dims &x = IntsOf(e, 1), &dy = e.x(0).dims;
-  WEIR_CHECK(x.size() <= dy.size() && BroadcastDims(x, dy) == dy, ErrorCode::kInvalidShape,
-             ToString(dy), " is no expansion of ", ToString(x));
+  WEIR_CHECK(MayRepeat(ToShape(x), ToShape(dy), MayExpand), ErrorCode::kInvalidShape, ToString(dy),
+             " is no expansion of ", ToString(x));
   e.out[0] = TakeGradient(e.x(0), ExpandMap(x, dy), x);
 }
 
 template <class T>
 void TileGradientReference(Eval<T>& e) {
   const Dims &x = IntsOf(e, 1), &dy = e.x(0).dims;
-  bool fits = x.size() == dy.size();
-  for (size_t i = 0; fits && i < x.size(); ++i) fits = x[i] == 0 ? dy[i] == 0 : dy[i] % x[i] == 0;
-  WEIR_CHECK(fits, ErrorCode::kInvalidShape, ToString(dy), " is no tiling of ", ToString(x));
+  WEIR_CHECK(x.size() == dy.size() && MayRepeat(ToShape(x), ToShape(dy), MayTile),
+             ErrorCode::kInvalidShape, ToString(dy), " is no tiling of ", ToString(x));
   e.out[0] = TakeGradient(e.x(0), TileMap(x, dy), x);
 }
 
@@ -177,7 +199,7 @@ const OpSchema& ExpandGradientSchema() {
           "dy in float64 and round once. Deterministic. Writes (=).",
       .min_inputs = 2,
       .max_inputs = 2,
-      .infer = InferReducing,
+      .infer = InferExpandGradient,
       WEIR_REFERENCE(ExpandGradientReference),
   };
   return schema;
@@ -192,7 +214,7 @@ const OpSchema& TileGradientSchema() {
           "row-major order of dy in float64 and round once. Deterministic. Writes (=).",
       .min_inputs = 2,
       .max_inputs = 2,
-      .infer = InferReducing,
+      .infer = InferTileGradient,
       WEIR_REFERENCE(TileGradientReference),
   };
   return schema;

@@ -25,6 +25,7 @@ std::optional<Shape> BoundsOf(const InferContext& c, size_t i) {
 }
 
 void InferSlice(InferContext& c) {
+  for (size_t i = 1; i < 5; ++i) RequireInts(c, i);
   if (!c.HasShape(0)) return c.SetDType(0, c.in(0)->dtype);
   const Shape& x = c.shape(0);
   const auto starts = BoundsOf(c, 1), ends = BoundsOf(c, 2);
@@ -41,7 +42,10 @@ void InferSlice(InferContext& c) {
   if (CarriesContent(c)) MapContent(c, SliceMap(ToDims(x), slices));
 }
 
-void InferSliceGradient(InferContext& c) { InferFromShapeInput(c, 1); }
+void InferSliceGradient(InferContext& c) {
+  for (size_t i = 2; i < 6; ++i) RequireInts(c, i);
+  InferFromShapeInput(c, 1);
+}
 
 template <class T>
 void SliceReference(Eval<T>& e) {

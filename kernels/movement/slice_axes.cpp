@@ -105,6 +105,31 @@ Shape SlicedShape(const std::vector<SliceAxis>& slices) {
   return shape;
 }
 
+Shape SplitSizes(const Dim& dim, const std::optional<Shape>& given, int64_t outputs) {
+  if (given) {
+    WEIR_CHECK(Rank(*given) == outputs, ErrorCode::kInvalidShape, given->size(), " sizes for ",
+               outputs, " outputs");
+    Dim sum = 0;
+    for (const Dim& size : *given) {
+      WEIR_CHECK(!size.IsConstant() || size.Constant() >= 0, ErrorCode::kInvalidShape,
+                 "negative size in ", ToString(*given));
+      sum = sum + size;
+    }
+    WEIR_CHECK(!sum.IsConstant() || !dim.IsConstant() || sum == dim, ErrorCode::kInvalidShape,
+               "sizes ", ToString(*given), " do not add up to ", ToString(dim));
+    return *given;
+  }
+  Shape sizes(static_cast<size_t>(outputs), DivExact(dim, outputs));
+  if (!dim.IsConstant()) return sizes;
+  const int64_t size = DivCeil(dim.Constant(), outputs),
+                last = dim.Constant() - size * (outputs - 1);
+  WEIR_CHECK(last >= 0, ErrorCode::kInvalidShape, "cannot split ", ToString(dim), " elements into ",
+             outputs, " parts");
+  std::fill(sizes.begin(), sizes.end(), Dim(size));
+  sizes.back() = last;
+  return sizes;
+}
+
 IndexMap SliceMap(const Dims& x, const std::vector<SliceAxis>& slices) {
   const Dims strides = Strides(x);
   return MakeIndexMap(ToDims(SlicedShape(slices)), [&](const Dims& at) {

@@ -28,4 +28,7 @@ Shape SlicedShape(const std::vector<SliceAxis>& slices);
 // Starts and sizes must be constants.
 IndexMap SliceMap(const Dims& x, const std::vector<SliceAxis>& slices);
 
+// Sizes of a Split's outputs: those given, else ceil(dim / outputs) with a smaller last one.
+Shape SplitSizes(const Dim& dim, const std::optional<Shape>& given, int64_t outputs);
+
 }  // namespace weir

@@ -260,6 +260,17 @@ TEST_F(ShapeInfer, WrongUseIsAnError) {
   throws("Pad", {x, b.Ints({-2, 0, -1, 0})});
   throws("Pad", {x, b.Ints({1, 1, 1, 1})}, {{"mode", std::string("edge")}});
   throws("Trilu", {Input({3})});
+  throws("Transpose", {nullptr});
+  throws("Gather", {x, Input({2})});
+  throws("GatherElements", {x, Input({1, 3}, DType::kBool)});
+  throws("Slice", {x, Input({1}, DType::kInt8), b.Ints({1})});
+  throws("Concat", {x, Input({2, 3}, DType::kInt64)}, {{"axis", int64_t{0}}});
+  throws("ScatterElements", {x, Input({1, 3}, DType::kInt64), Input({1, 3}, DType::kInt32)});
+  throws("GatherGradient", {Input({2, 2}), b.Ints({0, 1}), b.Ints({2, 3})});
+  throws("GatherGradient", {Input({2, 3}, DType::kFloat64), b.Ints({0, 1}), b.Ints({2, 3})});
+  throws("GatherElementsGradient", {Input({2, 2}), Input({2, 3}, DType::kInt64), b.Ints({2, 3})});
+  throws("ExpandGradient", {x, b.Ints({2, 2})});
+  throws("TileGradient", {x, b.Ints({2, 2})});
   throws("Cast", {x}, {{"to", int64_t{8}}});
   throws("CumSum", {x, b.Int(2)});
   throws("ArgMax", {Input({0, 3})}, {{"axis", int64_t{0}}});
