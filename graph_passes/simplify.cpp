@@ -38,7 +38,7 @@ bool Simplify::Run(Graph& graph, PassContext& context) {
     if ((!domain.empty() && domain != "ai.weir") || node->out(0) == nullptr) continue;
     bool changed = NormalizeAttributes(graph, *node);
     Rewrite rewrite(graph, *node);
-    for (auto* find : {FindArithmeticRule, FindMovementRule}) {
+    for (auto* find : {FindArithmeticRule, FindReshapeRule, FindPartRule}) {
       const SimplifyRule rule = find(node->op());
       if (rule == nullptr) continue;
       changed |= rule(rewrite);

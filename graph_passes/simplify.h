@@ -32,7 +32,8 @@ class Rewrite {
 using SimplifyRule = bool (*)(Rewrite&);
 // The rule of an op of ai.onnx, nullptr when it has none.
 SimplifyRule FindArithmeticRule(const std::string& op);
-SimplifyRule FindMovementRule(const std::string& op);
+SimplifyRule FindReshapeRule(const std::string& op);  // reshapes, transposes, repeats
+SimplifyRule FindPartRule(const std::string& op);     // slices, splits, concatenations
 
 // Explicit non-negative axes, no attributes that state a default, axes as inputs.
 bool NormalizeAttributes(Graph& graph, Node& node);

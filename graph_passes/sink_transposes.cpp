@@ -1,6 +1,8 @@
 #include "graph_passes/sink_transposes.h"
 
 #include <algorithm>
+#include <string>
+#include <unordered_set>
 
 #include "graph_passes/match.h"
 #include "graph_passes/shape_tensor.h"
@@ -35,6 +37,16 @@ bool MovesUnitsOnly(const Shape& shape, const Perm& perm) {
   return true;
 }
 
+// Ops that treat every element alike, whatever its place.
+bool IsPointwise(const Node& node) {
+  static const std::unordered_set<std::string> ops = {
+      "Add", "Sub",        "Mul",   "Div",   "Pow",   "Min",      "Max",     "Neg",
+      "Abs", "Exp",        "Log",   "Sqrt",  "Relu",  "Tanh",     "Sigmoid", "Gelu",
+      "Erf", "Reciprocal", "Clip",  "Swish", "Cast",  "Softplus", "Where",   "Sin",
+      "Cos", "Sign",       "Floor", "Not",   "IsNaN", "LeakyRelu"};
+  return node.schema->domain.empty() && ops.contains(node.op());
+}
+
 class Sinker {
  public:
   Sinker(Graph& graph, Node& node) : graph_(graph), node_(node), builder_(At(graph, node)) {}
@@ -67,7 +79,7 @@ class Sinker {
   // f(T(x), T(y), scalar) ==> T(f(x, y, scalar));  RmsNorm and Linear when the last axis stays
   bool ThroughElementwise() {
     const bool last_only = node_.op() == "RmsNorm" || node_.op() == "Linear";
-    if (node_.outputs.size() != 1 || !(node_.schema->elementwise || last_only)) return false;
+    if (node_.outputs.size() != 1 || !(IsPointwise(node_) || last_only)) return false;
     perm_.clear();
     std::vector<Value*> inputs;
     for (size_t i = 0; i < node_.inputs.size(); ++i) {

@@ -136,7 +136,9 @@ TEST(Simplify, GivesEqualThingsOneSpelling) {
 
 TEST(Simplify, KeepsWhatChangesTheResult) {
   for (const std::string& body :
-       {std::string("  y = Add(x, float[1,1,1,1]{0})\n"),  // raises the rank
+       {std::string("  t = Transpose<perm = [0, 2, 1]>(x)\n  w = Softmax<axis = 1>(t)\n"
+                    "  y = Transpose<perm = [0, 2, 1]>(w)\n"),
+        std::string("  y = Add(x, float[1,1,1,1]{0})\n"),  // raises the rank
         std::string("  y = Div(float[]{2}, x)\n"),         //
         std::string("  y = Slice(x, int64[1]{1}, int64[1]{99}, int64[1]{1})\n"),
         std::string("  a = Clip(x, float[]{2})\n  y = Clip(a, \"\", float[]{-2})\n")}) {
