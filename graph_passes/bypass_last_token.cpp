@@ -1,5 +1,7 @@
 #include "graph_passes/bypass_last_token.h"
 
+#include <limits>
+
 #include "graph/error.h"
 #include "graph_passes/match.h"
 
@@ -15,7 +17,8 @@ bool SelectsLastToken(const Node& node) {
   if (node.in(0) == nullptr || !HasTokens(node.in(0))) return false;
   if (Is(node, "Gather")) return node.attributes.Int("axis", 0) == 1 && IsScalar(node.in(1), -1);
   if (!Is(node, "Slice") || !node.out()->has_shape) return false;
-  const auto axes = IntsOf(node.in(3));
+  const auto axes = IntsOf(node.in(3)), ends = IntsOf(node.in(2));
+  if (!ends || ends->size() != 1 || (*ends)[0] < std::numeric_limits<int32_t>::max()) return false;
   return IsScalar(node.in(1), -1) && axes && axes->size() == 1 &&
          ((*axes)[0] == 1 || (*axes)[0] == -2);
 }

@@ -90,10 +90,14 @@ bool FuseGemm(Graph& graph, Node& node, PassContext& context) {
 bool FuseGather(Graph& graph, Node& node) {
   const auto weight = MatchWeight(node.in(0));
   if (!weight || node.attributes.Int("axis", 0) != 0) return false;
-  const Value* ids = node.in(1);
+  Value* ids = node.in(1);
+  while (const Node* cast = Made(ids, "Cast")) {  // between integers: ids keep their values
+    if (IsFloat(cast->in(0)->dtype)) return false;
+    ids = cast->in(0);
+  }
   if (ids != LaunchInput(graph) || ids->dtype != DType::kInt64) return false;
   Value* table = OutIn(graph, *weight, false);
-  graph.ReplaceUses(node.out(), At(graph, node).Op("Embedding", {node.in(1), table}));
+  graph.ReplaceUses(node.out(), At(graph, node).Op("Embedding", {ids, table}));
   return true;
 }
 

@@ -2,6 +2,7 @@
 
 #include "graph_passes/bypass_last_token.h"
 #include "graph_passes/canonical_shapes.h"
+#include "graph_passes/check_canonical.h"
 #include "graph_passes/classify_parameters.h"
 #include "graph_passes/flatten_router.h"
 #include "graph_passes/fold_constants.h"
@@ -78,6 +79,7 @@ void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager&
   if (options.names != nullptr) pipeline.Run<MatchNames>(*options.names);
   if (!options.freeze.empty()) pipeline.Run<FreezeParameters>(options.freeze);
   if (graph.FindValue(logits) == nullptr) graph.Rename(graph.outputs[0], logits);
+  CheckCanonical(graph);
 }
 
 }  // namespace weir
