@@ -16,6 +16,8 @@ struct Command {
 };
 
 constexpr Command kCommands[] = {
+    {"import", "read an exported model and say what it is", ImportCommand},
+    {"rewrite", "save the canonical or the training graph", RewriteCommand},
     {"train", "train an exported model from the command line", TrainCommand},
     {"verify", "prove an import: compare with a PyTorch reference", VerifyCommand},
     {"export", "write trained weights back into the user's own ONNX graph", ExportCommand},

@@ -45,6 +45,7 @@ class Stacker {
     for (int64_t a = 0; a < static_cast<int64_t>(first.value->shape.size()); ++a) {
       if (a != first.axis) perm.push_back(a);
     }
+    DropUnitAxes(*first.value, perm, projection.bias ? 2 : 3);
     if (first.transposed) std::swap(perm[1], perm[2]);
     const Dims offset = projection.bias ? Dims{0, row} : Dims{0, row, 0};
     return Append(first.value, perm, offset, interleaved ? 1 : -1, projection.tensors.size());
@@ -60,6 +61,7 @@ class Stacker {
       }
       Perm perm(tensor.value->shape.size());
       std::iota(perm.begin(), perm.end(), 0);
+      DropUnitAxes(*tensor.value, perm, projection.bias ? 1 : 2);
       if (tensor.transposed) std::swap(perm[0], perm[1]);
       const auto at = static_cast<int64_t>(e);
       const Dims offset = projection.bias ? Dims{at, row} : Dims{at, row, 0};
@@ -69,6 +71,24 @@ class Stacker {
       rows = these;
     }
     return rows;
+  }
+
+  // Exporters fold broadcasts such as [E,1,I] into a tensor: axes of 1 beyond the wanted rank mean nothing.
+  static void DropUnitAxes(const Value& tensor, Perm& perm, size_t rank) {
+    for (size_t a = perm.size(); a-- > 0 && perm.size() > rank;) {
+      const Dim& dim = tensor.shape[static_cast<size_t>(perm[a])];
+      if (dim.IsConstant() && dim.Constant() == 1) perm.erase(perm.begin() + static_cast<int64_t>(a));
+    }
+  }
+
+  // The piece's tensor without the axes that `perm` leaves out, which are of size 1.
+  static void Squeeze(ParameterPiece& piece, Perm& perm) {
+    Perm kept = perm;
+    std::sort(kept.begin(), kept.end());
+    Dims dims;
+    for (int64_t axis : kept) dims.push_back(piece.dims[static_cast<size_t>(axis)]);
+    for (int64_t& axis : perm) axis = std::lower_bound(kept.begin(), kept.end(), axis) - kept.begin();
+    piece.dims = std::move(dims);
   }
 
   // One source tensor as a piece; returns the rows it fills. `experts`: leading extent it must have.
@@ -84,6 +104,7 @@ class Stacker {
     for (size_t a = 0; a < perm.size() && !piece.perm.empty(); ++a) {
       composed[a] = piece.perm[static_cast<size_t>(perm[a])];
     }
+    Squeeze(piece, composed);
     Perm identity(perm.size());
     std::iota(identity.begin(), identity.end(), 0);
     piece.perm = composed == identity ? Perm{} : composed;
@@ -127,8 +148,9 @@ std::optional<ExpertStack> PlanStack(const ExprPool& pool, const std::vector<Exp
 
 Value* MakeStack(Graph& graph, ExpertStack stack) {
   const ParameterPiece& first = stack.pieces[0];
-  if (stack.pieces.size() == 1 && first.deinterleave_axis < 0) {
-    Value* source = stack.sources[0];
+  Value* source = stack.sources[0];
+  const bool same_rank = source->shape.size() == first.dims.size();
+  if (stack.pieces.size() == 1 && first.deinterleave_axis < 0 && same_rank) {
     if (first.perm.empty()) return AsParameter(graph, source);
     if (source->parameter->initializers[0].perm.empty()) return PermutedParameter(graph, source, first.perm);
   }

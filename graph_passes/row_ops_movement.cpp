@@ -16,21 +16,27 @@ bool RowOps::IsMovement(const std::string& op) {
   return false;
 }
 
-// Leading axes of a constant become enumerated; its last `opaque_axes` stay one term.
+// Leading axes of a constant become enumerated; its last `opaque_axes` stay one term. One leading axis may
+// be longer than 1: that of the experts.
 Rows RowOps::Enumerated(const RowTensor& x, size_t opaque_axes) {
   if (x.whole == nullptr) return x;
   const size_t rank = x.dims.size();
   opaque_axes = std::min(opaque_axes, rank);
   const size_t lead = rank - opaque_axes;
-  if (lead > 1) return Fail(StrCat("constant '", x.whole->name, "' has rank ", rank, ", more than 3"));
   RowTensor out;
   out.dims = x.dims;
+  int axis = -1;
+  int64_t count = 1;
+  for (size_t a = 0; a < lead; ++a) {
+    if (x.dims[a] == 1 && (lead > 1 || rank > 3)) continue;
+    if (axis >= 0) return Fail(StrCat("constant '", x.whole->name, "' is no stack of weights: ", ToString(x.dims)));
+    axis = static_cast<int>(x.perm[a]);
+    count = x.dims[a];
+  }
   for (size_t a = lead; a < rank; ++a) out.opaque.push_back(static_cast<int>(a));
   const bool transposed = opaque_axes == 2 && x.perm[rank - 2] > x.perm[rank - 1];
-  const int axis = lead == 0 ? -1 : static_cast<int>(x.perm[0]);
-  const int64_t count = lead == 0 ? 1 : x.dims[0];
   for (int64_t n = 0; n < count; ++n) {
-    const ExprId tensor = pool_.Tensor(x.whole, axis, lead == 0 ? -1 : n);
+    const ExprId tensor = pool_.Tensor(x.whole, axis, axis < 0 ? -1 : n);
     out.cells.push_back(transposed ? pool_.Transposed(tensor) : tensor);
   }
   return out;

@@ -1,0 +1,66 @@
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/load_model.h"
+#include "graph/error.h"
+#include "graph/text.h"
+#include "importer/importer.h"
+
+namespace weir {
+namespace {
+
+po::options_description Flags(TrainingOptions& training) {
+  const auto real = [](double& target) { return po::value<double>(&target)->default_value(target); };
+  po::options_description group("Rewrite");
+  group.add_options()
+      ("model", po::value<std::string>()->required(), "exported ONNX model")
+      ("out,o", po::value<std::string>()->required(), "file to write: .onnx (custom operators in domain ai.weir) or .txt")
+      ("inference", po::bool_switch(), "stop at the canonical graph, without loss, backward and optimizer")
+      ("batch", po::value<int64_t>(), "bind the rows per micro-batch; with --sequence")
+      ("sequence", po::value<int64_t>(), "bind the tokens per row; with --batch")
+      ("log", po::value<std::string>(), "FILE for one line per pass with its matches")
+      ("decay", po::value<std::string>(&training.decay)->default_value(training.decay), "matrices, dims or all")
+      ("weight-decay", real(training.weight_decay), "of AdamW")
+      ("max-norm", real(training.max_norm), "gradient norm to clip to; 0 = none");
+  return group;
+}
+
+void Write(const Graph& graph, const std::filesystem::path& path) {
+  if (path.extension() != ".txt") return WriteOnnx(graph, path);
+  std::ofstream file(path);
+  file << ToText(graph);
+  WEIR_CHECK(file.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'; check the folder and free space");
+}
+
+}  // namespace
+
+int RewriteCommand(int argc, const char* const* argv) {
+  TrainingOptions training;
+  const std::vector<po::options_description> groups = {Flags(training), ModelOptions()};
+  po::variables_map values;
+  if (!ParseOptions(argc, argv, "weir rewrite MODEL.onnx -o OUT.onnx [--inference] [--batch B --sequence S]", groups, {"model"},
+                    values)) {
+    return kExitOk;
+  }
+  if (values.count("batch") != values.count("sequence")) throw UsageError("--batch and --sequence bind the launch together: give both");
+  const std::filesystem::path out = values["out"].as<std::string>();
+  if (out.extension() != ".onnx" && out.extension() != ".txt") throw UsageError("--out '" + out.string() + "' must end in .onnx or .txt");
+  PassManager passes;
+  const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
+  if (!values["inference"].as<bool>()) BuildTrainingGraph(*graph, training, passes);
+  passes.CheckNames();
+  if (values.count("batch") != 0) SpecializeShapes(*graph, values["batch"].as<int64_t>(), values["sequence"].as<int64_t>());
+  Write(*graph, out);
+  if (values.count("log") != 0) {
+    std::ofstream log(values["log"].as<std::string>());
+    log << passes.Log();
+    WEIR_CHECK(log.good(), ErrorCode::kIoError, "cannot write '", values["log"].as<std::string>(), "'");
+  }
+  std::cout << passes.Log() << out.string() << ": " << graph->nodes().size() << " nodes, "
+            << graph->ValuesWithRole(Role::kParameter).size() << " parameters\n";
+  return kExitOk;
+}
+
+}  // namespace weir
