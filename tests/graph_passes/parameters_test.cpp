@@ -36,6 +36,32 @@ TEST(Parameters, PermutedParameterIsMadeOnceAndReadsTransposed) {
   EXPECT_EQ(PermutedParameter(graph, w, {1, 0})->parameter->initializers[0].tensor, "w");
 }
 
+// A tensor that is read in two layouts is still trained once: the second is a view of the first.
+TEST(Parameters, SecondLayoutIsAView) {
+  Graph graph;
+  Value* w = AddWeight(graph, "w");
+  Value* t = PermutedParameter(graph, w, {1, 0});
+  Value* plain = AsParameter(graph, w);
+  EXPECT_NE(plain, w);
+  ASSERT_NE(plain->producer, nullptr);
+  EXPECT_EQ(plain->producer->op(), "Transpose");
+  EXPECT_EQ(plain->producer->in(0), t);
+  EXPECT_EQ(ToDims(plain->shape), (Dims{2, 3}));
+  EXPECT_EQ(graph.ValuesWithRole(Role::kParameter).size(), 1u);
+}
+
+TEST(Parameters, SqueezedParameterDropsUnitAxes) {
+  Graph graph;
+  TensorDataPtr data = TensorData::FromFloats({1, 3, 1, 1}, {1, 2, 3});
+  graph.initializers["sinks"] = data;
+  Value* sinks = graph.AddConstant("sinks", data);
+  Value* squeezed = SqueezedParameter(graph, sinks);
+  EXPECT_EQ(squeezed, SqueezedParameter(graph, sinks));
+  EXPECT_EQ(ToDims(squeezed->shape), (Dims{3}));
+  EXPECT_EQ(LoadParameter(graph, *squeezed), (std::vector<float>{1, 2, 3}));
+  EXPECT_EQ(AsParameter(graph, sinks)->producer->op(), "Reshape");
+}
+
 TEST(Parameters, FileDtypeSurvivesInThePiece) {
   Graph graph;
   Value* w = graph.AddConstant(
