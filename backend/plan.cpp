@@ -131,7 +131,8 @@ class Planner {
     const int64_t bytes = CheckedBytes(output);
     const bool is_output = graph_.IsOutput(&output);
     const Value* source = AliasSource(node, i, output, s);
-    if (source == nullptr && !is_output && i == 0 && node.schema->elementwise) {
+    if (source == nullptr && i == 0 && node.schema->view) source = ViewSource(node, bytes, is_output);
+    if (source == nullptr && i == 0 && node.schema->elementwise && !is_output) {
       source = DyingInput(node, bytes, s);
     }
     int index;
@@ -161,6 +162,14 @@ class Planner {
       return source;
     }
     return nullptr;
+  }
+
+  // The input that a view shares, or nullptr when it needs a copy: a graph output must not change with a
+  // leaf (an input fed anew, a parameter that steps).
+  const Value* ViewSource(const Node& node, int64_t bytes, bool is_output) {
+    const Value* input = node.in(0);
+    const PlannedBuffer& shared = buffer(plan_.buffer_of.at(input));
+    return shared.bytes != bytes || (is_output && shared.persistent) ? nullptr : input;
   }
 
   // An update in place destroys every older value of that buffer.

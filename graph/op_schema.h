@@ -78,6 +78,9 @@ struct OpSchema {
   std::vector<std::pair<int, int>> aliases = {};
   // Output 0 may reuse the buffer of any dying input of equal size (elementwise kernels).
   bool elementwise = false;
+  // Output 0 is input 0's bytes in order under other dims: a plan lets the two share one buffer while
+  // both live; the kernel copies when they have two.
+  bool view = false;
   bool has_side_effect = false;
   std::vector<int> nondifferentiable_inputs = {};  // indices, shapes, ids: gradient stops silently
 };

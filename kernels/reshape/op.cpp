@@ -141,7 +141,7 @@ const OpSchema& ReshapeSchema() {
       WEIR_REFERENCE(ReshapeReference),
       .gradient = ReshapeGradient,
       .cases = ReshapeCases,
-      .elementwise = true,
+      .view = true,
       .nondifferentiable_inputs = {1},
   };
   return schema;
@@ -165,7 +165,7 @@ const OpSchema& SqueezeSchema() {
                 {"none_listed", {{.dims = {1, 3}}, IntsInput({})}},
                 {"empty", {{.dims = {1, 0}}, IntsInput({0})}}};
       },
-      .elementwise = true,
+      .view = true,
       .nondifferentiable_inputs = {1},
   };
   return schema;
@@ -187,7 +187,7 @@ const OpSchema& UnsqueezeSchema() {
                 {"both_ends", {{.dims = {3, 5}}, IntsInput({-1, 0})}},
                 {"empty", {{.dims = {0, 5}}, IntsInput({1})}}};
       },
-      .elementwise = true,
+      .view = true,
       .nondifferentiable_inputs = {1},
   };
   return schema;
@@ -208,7 +208,7 @@ const OpSchema& FlattenSchema() {
                 {"negative", {{.dims = {2, 3, 5}}}, {{"axis", int64_t{-1}}}},
                 {"end", {{.dims = {2, 0, 5}}}, {{"axis", int64_t{3}}}}};
       },
-      .elementwise = true,
+      .view = true,
   };
   return schema;
 }
@@ -224,7 +224,7 @@ const OpSchema& IdentitySchema() {
         return {
             {"odd", {{.dims = {3, 7}}}}, {"scalar", {{.dims = {}}}}, {"empty", {{.dims = {0}}}}};
       },
-      .elementwise = true,
+      .view = true,
   };
   return schema;
 }
@@ -246,7 +246,7 @@ const OpSchema& DropoutSchema() {
       .cases = []() -> std::vector<OpCase> {
         return {{"plain", {{.dims = {3, 7}}}}, {"mask", {{.dims = {2, 3}}}, {}, 2}};
       },
-      .elementwise = true,
+      .view = true,
       .nondifferentiable_inputs = {1, 2},
   };
   return schema;

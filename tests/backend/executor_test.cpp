@@ -150,6 +150,27 @@ TEST(Executor, ResultsAndAccumulatorsAreNeverTakenOver) {
   EXPECT_EQ(Read(executor, *graph, "w.grad"), (std::vector<float>{1, 2}));
 }
 
+// IMP-23: views share a buffer that lives as long as the last of them; reuse around them does no harm.
+TEST(Executor, ViewsShareOneBuffer) {
+  const auto graph = ParseText(
+      "graph (float[2,3] x) => (float[6] y, float[3,2] z, float[2,3] same)\n"
+      "constant int64[1] flat = {6}\nconstant int64[2] turned = {3, 2}\nconstant float[] two = {2}\n"
+      "{ a = Mul(x, two) v = Reshape(a, flat) b = Neg(v) c = Abs(b) d = Neg(c) e = Reshape(a, turned)\n"
+      "  y = Add(d, v) z = Identity(e) same = Identity(x) }");
+  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  const auto buffer = [&](const char* name) { return plan.buffer_of.at(graph->FindValue(name)); };
+  for (const char* view : {"v", "e", "z"}) EXPECT_EQ(buffer(view), buffer("a")) << view;
+  EXPECT_NE(buffer("b"), buffer("a"));
+  EXPECT_NE(buffer("same"), buffer("x"));  // a result does not change when its input is fed anew
+  Executor executor(plan, {.poison = true});
+  Write(executor, *graph, "x", {1, -2, 3, 4, -5, 6});
+  executor.Run(Phase::kForward);
+  EXPECT_EQ(Read(executor, *graph, "y"), (std::vector<float>{0, -8, 0, 0, -20, 0}));
+  EXPECT_EQ(Read(executor, *graph, "z"), (std::vector<float>{2, -4, 6, 8, -10, 12}));
+  Write(executor, *graph, "x", {0, 0, 0, 0, 0, 0});
+  EXPECT_EQ(Read(executor, *graph, "same"), (std::vector<float>{1, -2, 3, 4, -5, 6}));
+}
+
 TEST(MakePlan, RefusesToOverwriteWhatIsReadLater) {
   const auto graph = ParseText(
       "graph (float[1,2] x, float[1,3] dy) => (float[1,3] z)\ngradient float[3,2] w.grad\n"
