@@ -6,6 +6,7 @@ namespace weir {
 // User errors are thrown (Error, UsageError) and printed once by main.
 int ImportCommand(int argc, const char* const* argv);
 int RewriteCommand(int argc, const char* const* argv);
+int PlanCommand(int argc, const char* const* argv);
 int TrainCommand(int argc, const char* const* argv);
 int VerifyCommand(int argc, const char* const* argv);
 int ExportCommand(int argc, const char* const* argv);

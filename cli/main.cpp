@@ -18,6 +18,7 @@ struct Command {
 constexpr Command kCommands[] = {
     {"import", "read an exported model and say what it is", ImportCommand},
     {"rewrite", "save the canonical or the training graph", RewriteCommand},
+    {"plan", "bytes of a training step before it runs, by term", PlanCommand},
     {"train", "train an exported model from the command line", TrainCommand},
     {"verify", "prove an import: compare with a PyTorch reference", VerifyCommand},
     {"export", "write trained weights back into the user's own ONNX graph", ExportCommand},

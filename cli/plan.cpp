@@ -1,0 +1,41 @@
+#include "backend/plan.h"
+
+#include <fstream>
+#include <iostream>
+
+#include "cli/commands.h"
+#include "cli/load_model.h"
+#include "cli/sizes.h"
+#include "graph/error.h"
+
+namespace weir {
+
+int PlanCommand(int argc, const char* const* argv) {
+  int64_t micro_batch = 1, sequence = 4096;
+  po::options_description main("Plan");
+  main.add_options()
+      ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
+      ("sequence", po::value<int64_t>(&sequence)->default_value(sequence), "tokens per sequence")
+      ("micro-batch", po::value<int64_t>(&micro_batch)->default_value(micro_batch), "sequences per forward and backward")
+      ("device-memory", po::value<std::string>(), "budget, such as 24GiB: says whether the step fits (exit code 3 when not)")
+      ("json", po::bool_switch(), "print every buffer, step and the ledger as JSON");
+  po::variables_map values;
+  if (!ParseOptions(argc, argv, "weir plan MODEL.onnx [--sequence N] [--micro-batch N] [--device-memory 24GiB]",
+                    {main, ModelOptions()}, {"model"}, values)) {
+    return kExitOk;
+  }
+  const int64_t budget = values.count("device-memory") != 0 ? ParseBytes(values["device-memory"].as<std::string>()) : -1;
+  PassManager passes;
+  const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
+  BuildTrainingGraph(*graph, {}, passes);
+  SpecializeShapes(*graph, micro_batch, sequence);
+  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  std::cout << (values["json"].as<bool>() ? PlanJson(plan) + "\n" : PlanTable(plan));
+  if (budget < 0) return kExitOk;
+  WEIR_CHECK(plan.arena_bytes <= budget, ErrorCode::kBudgetExceeded, "the step needs ", FormatBytes(plan.arena_bytes), ", --device-memory is ",
+             FormatBytes(budget), "; lower --micro-batch or --sequence");
+  std::cerr << "fits: " << FormatBytes(plan.arena_bytes) << " of " << FormatBytes(budget) << "\n";
+  return kExitOk;
+}
+
+}  // namespace weir
