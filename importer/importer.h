@@ -27,16 +27,16 @@ struct WriteOnnxOptions {
 void WriteOnnx(const Graph& graph, const std::filesystem::path& model,
                const WriteOnnxOptions& options = {});
 
-// New bytes for one initializer of the user's file, already in the file's layout; encoded to its
-// dtype.
+// New values of tensors of the user's file by name (initializers, outputs of Constant nodes), already
+// in the file's layout; they are encoded to its dtype.
 using Replacements = std::map<std::string, std::vector<float>>;
-// Copies the user's own model with the given initializers replaced: graph, names, layout, dtypes
-// and everything else stay. Weights stay inline or external as the source had them, external when
-// large.
 struct ExportOptions {
-  int64_t inline_limit_bytes =
-      1900000000;  // a larger file puts its inline tensors into the data file
+  // A larger file puts its inline tensors into the data file.
+  int64_t inline_limit_bytes = 1900000000;
 };
+// Copies the user's own model with the given tensors replaced: graph, names, layout, dtypes and
+// everything else stay. Weights stay inline or external as the source had them; external ones go to
+// <target>.data. The source's files are never written to.
 void ExportOnnx(const std::filesystem::path& source, const std::filesystem::path& target,
                 const Replacements& replacements, const ExportOptions& options = {});
 
