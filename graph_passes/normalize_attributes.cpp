@@ -16,6 +16,7 @@ const std::vector<Default>& DefaultsOf(const OpSchema& schema) {
   static const std::unordered_map<std::string, std::vector<Default>> table = {
       {"TopK", {{"largest", int64_t{1}}, {"sorted", int64_t{1}}}},
       {"Gemm", {{"alpha", 1.0}, {"beta", 1.0}, {"transA", int64_t{0}}, {"transB", int64_t{0}}}},
+      {"Gelu", {{"approximate", std::string("none")}}},
       {"GatherND", {{"batch_dims", int64_t{0}}}},
       {"Shape", {{"start", int64_t{0}}}},
       {"Reshape", {{"allowzero", int64_t{0}}}},

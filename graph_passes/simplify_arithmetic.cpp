@@ -42,7 +42,35 @@ bool DropNeutral(Rewrite& r, double neutral, bool commutes) {
 
 bool SimplifyAdd(Rewrite& r) { return DropNeutral(r, 0, true); }
 bool SimplifySub(Rewrite& r) { return DropNeutral(r, 0, false); }
-bool SimplifyMul(Rewrite& r) { return DropNeutral(r, 1, true); }
+
+// x * 0.5 * (1 + erf(x / sqrt(2))), factors in any order ==> Gelu(x)
+bool FuseGelu(Rewrite& r) {
+  std::vector<Value*> factors;
+  for (Value* input : r.node.inputs) {
+    const Node* inner = Made(input, "Mul");
+    if (inner == nullptr) factors.push_back(input);
+    if (inner != nullptr) factors.insert(factors.end(), inner->inputs.begin(), inner->inputs.end());
+  }
+  Value *x = nullptr, *erf_of = nullptr;
+  bool half = false;
+  for (Value* factor : factors) {
+    const Node* add = Made(factor, "Add");
+    const Operands sum = add ? SplitOperands(*add, "Erf") : Operands{};
+    if (sum && IsScalar(sum.rest, 1)) {
+      erf_of = sum.made->in(0);
+    } else if (IsScalar(factor, 0.5)) {
+      half = true;
+    } else {
+      x = factor;
+    }
+  }
+  if (factors.size() != 3 || !half || x == nullptr || erf_of == nullptr) return false;
+  const Scaled scaled = StripScale(erf_of);
+  if (scaled.inner != x || std::abs(scaled.factor - std::sqrt(0.5)) > 1e-6) return false;
+  return r.Replace(r.builder.Op("Gelu", {x}));
+}
+
+bool SimplifyMul(Rewrite& r) { return DropNeutral(r, 1, true) || FuseGelu(r); }
 
 bool SimplifyDiv(Rewrite& r) {
   if (DropNeutral(r, 1, false)) return true;
