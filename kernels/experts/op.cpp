@@ -4,6 +4,7 @@
 #include "kernels/common/saved_output.h"
 #include "kernels/experts/cases.h"
 #include "kernels/experts/reference.h"
+#include "kernels/experts/schema.h"
 
 namespace weir {
 namespace {
@@ -40,6 +41,8 @@ void CheckShapes(InferContext& c) {
   }
 }
 
+}  // namespace
+
 void InferExperts(InferContext& c) {
   c.SetDType(0, c.in(0)->dtype);
   if (c.in(1)->dtype != DType::kInt64 && c.in(1)->dtype != DType::kUndefined) {
@@ -59,7 +62,7 @@ void InferExpertsGradient(InferContext& c) {
   }
 }
 
-void ExpertsGradient(GradientContext& g) {
+void EmitExpertsGradient(GradientContext& g, std::string_view op, Value* saved) {
   if (g.OutputGradient(0) == nullptr) return;
   std::vector<Value*> inputs;
   for (size_t i = 0; i < 7; ++i) inputs.push_back(g.in(i));
@@ -70,8 +73,9 @@ void ExpertsGradient(GradientContext& g) {
     accumulators[p] = wanted(3 + p) ? g.Accumulator(3 + p) : nullptr;
     inputs.push_back(accumulators[p]);
   }
+  if (saved != nullptr) inputs.push_back(saved);
   while (inputs.back() == nullptr) inputs.pop_back();
-  const auto grads = g.builder.Ops("ExpertsGradient", inputs, 6, g.node.attributes);
+  const auto grads = g.builder.Ops(op, inputs, 6, g.node.attributes);
   if (g.Needs(0)) g.Add(0, grads[0]);
   if (g.Needs(2)) g.Add(2, grads[1]);
   for (size_t p = 0; p < 4; ++p) {
@@ -85,7 +89,6 @@ void ExpertsGradient(GradientContext& g) {
   }
 }
 
-// `passes`: how many times the forward products.
 Cost ExpertsCost(const Node& n, double passes) {
   const double routes = static_cast<double>(NumElements(ToDims(n.in(1)->shape)));
   const Dims down = ToDims(n.in(4)->shape);
@@ -94,8 +97,6 @@ Cost ExpertsCost(const Node& n, double passes) {
   return {passes * routes * per_route,
           passes * 4 * (weights + routes * static_cast<double>(2 * down[1] + 3 * down[2]))};
 }
-
-}  // namespace
 
 const OpSchema& ExpertsSchema() {
   static const OpSchema schema{
@@ -117,7 +118,7 @@ arXiv:2002.05202.)",
       .max_inputs = 7,
       .infer = InferExperts,
       WEIR_REFERENCE(ExpertsReference),
-      .gradient = ExpertsGradient,
+      .gradient = [](GradientContext& g) { EmitExpertsGradient(g, "ExpertsGradient", nullptr); },
       .cost = [](const Node& n) { return ExpertsCost(n, 1); },
       .cases = ExpertsCases,
       .nondifferentiable_inputs = {1}};

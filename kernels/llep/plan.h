@@ -46,6 +46,7 @@ int64_t BalancedRowBound(
 //   min(E_p*k*c_eff, max(ceil(max(alpha, lambda)*k*c_eff) + E_p, E_p*k*n))
 int64_t RowBound(const LlepKnobs& knobs);
 int64_t UnitRowBound(const LlepKnobs& knobs);  // of the longest unit
+int64_t MaxBorrowed(const LlepKnobs& knobs);   // experts that a rank ever borrows
 
 // Rows [begin, end) of one expert in one leaf, counted over source ranks, then tokens, then slots:
 // the smallest thing that moves, and one partial of a weight gradient.

@@ -88,4 +88,9 @@ int64_t UnitRowBound(const LlepKnobs& knobs) {
   return std::min(knobs.unit_rows, knobs.ranks * knobs.top_k * ChunkSizesOf(knobs).leaf_tokens);
 }
 
+int64_t MaxBorrowed(const LlepKnobs& knobs) {
+  if (knobs.ranks == 1 || std::isinf(knobs.lambda)) return 0;
+  return std::min(knobs.max_foreign, knobs.experts - knobs.experts / knobs.ranks);
+}
+
 }  // namespace weir
