@@ -56,8 +56,8 @@ gate_up [E',2I,H], down [E',H,I], gate_up_bias? [E',2I], down_bias? [E',H]; y [N
 [E_p,leaves,E]: routes of each rank, saved for backward. N may differ over ranks and be 0.
 Attributes: Experts' own; experts (E), expert_parallel (E_p), group; leaves (16), unit_rows (4096):
 part of the numerical definition; max_tokens (N_max; this rank's N), chunk_tokens (c; 0 = one chunk),
-max_chunks (0 = no limit), lambda (infinity = never balance), alpha (1.1), min_rows (1), max_foreign
-(0): see kernels/llep/plan.h. None of the latter changes a bit.
+max_chunks (0 = no limit), llep_lambda (infinity = never balance), llep_alpha (1.1), min_rows (1),
+max_foreign (0): see kernels/llep/plan.h. None of the latter changes a bit.
 Per chunk: rows to the ranks that compute them, grouped products, un-reduced rows home, folded over
 slots 0..K-1 in float32. Chunk i+1 arrives and chunk i-1 goes home while chunk i computes. Weights of
 borrowed experts travel once. Every rank of the group joins every exchange.

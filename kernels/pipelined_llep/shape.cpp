@@ -14,8 +14,8 @@ LlepKnobs KnobsOf(const Attributes& a, int64_t tokens, int64_t top_k) {
           .unit_rows = a.Int("unit_rows", 4096),
           .chunk_tokens = a.Int("chunk_tokens", 0),
           .max_chunks = a.Int("max_chunks", 0),
-          .lambda = a.Float("lambda", std::numeric_limits<double>::infinity()),
-          .alpha = a.Float("alpha", 1.1),
+          .lambda = a.Float("llep_lambda", std::numeric_limits<double>::infinity()),
+          .alpha = a.Float("llep_alpha", 1.1),
           .min_rows = a.Int("min_rows", 1),
           .max_foreign = a.Int("max_foreign", 0)};
 }
