@@ -1,7 +1,10 @@
 #include "graph_passes/check_canonical.h"
 
+#include <algorithm>
+
 #include "graph/error.h"
 #include "graph/op_schema.h"
+#include "graph_passes/classify_parameters.h"
 
 namespace weir {
 namespace {
@@ -17,9 +20,28 @@ std::string LogitsProblem(const Graph& graph) {
                 ", expected [batch,sequence,vocabulary]: is it the logits?");
 }
 
+// Matrices read row by row by the file's own dispatch: they would stay untrained without a word.
+std::string UntrainedWeights(const Graph& graph, const std::vector<PassRecord>& passes) {
+  std::string problems;
+  for (const FrozenTensor& frozen : FrozenTensors(graph)) {
+    const Value& value = *frozen.value;
+    const auto& uses = value.uses;
+    const bool gathered = std::any_of(uses.begin(), uses.end(), [](const Use& use) {
+      return use.node->op() == "GatherND" || use.node->op() == "Gather" || use.node->op() == "Slice";
+    });
+    if (!gathered || value.shape.size() < 2 || frozen.reason.find("used by") != 0) continue;
+    problems += StrCat("\n  '", value.name, "' ", ToString(value.shape), " is ", frozen.reason, ": it would not be trained");
+  }
+  if (problems.empty()) return problems;
+  for (const PassRecord& pass : passes) {
+    for (const std::string& miss : pass.misses) problems += StrCat("\n  ", pass.name, " left ", miss);
+  }
+  return problems;
+}
+
 }  // namespace
 
-void CheckCanonical(const Graph& graph) {
+void CheckCanonical(const Graph& graph, const std::vector<PassRecord>& passes) {
   std::string problems = LogitsProblem(graph);
   ErrorCode code = ErrorCode::kInvalidModel;
   for (const auto& node : graph.nodes()) {
@@ -34,6 +56,9 @@ void CheckCanonical(const Graph& graph) {
                          "' are missing; put its data file beside the model");
     }
   }
+  const std::string untrained = UntrainedWeights(graph, passes);
+  if (!untrained.empty()) code = ErrorCode::kUnsupportedOp;
+  problems += untrained;
   WEIR_CHECK(problems.empty(), code, "the model cannot be trained as it is:", problems);
 }
 

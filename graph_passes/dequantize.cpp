@@ -15,7 +15,7 @@ int64_t Unpack(std::span<const std::byte> bytes, int64_t index, int64_t bits) {
 
 void CheckSize(const Value& value, int64_t want, const char* what, const Node& where) {
   const int64_t got = value.data->elements();
-  WEIR_CHECK(got == want, ErrorCode::kInvalidShape, where.op(), " ", where.source, ": ", what, " '", value.name,
+  WEIR_CHECK(got == want, ErrorCode::kInvalidShape, NameOf(where), ": ", what, " '", value.name,
              "' has ", got, " elements, expected ", want);
 }
 
@@ -51,7 +51,7 @@ TensorDataPtr Read(const QuantizedTensor& t, const Dims& dims, int64_t block_siz
   const int64_t row_bytes = t.packed->data->elements() / std::max<int64_t>(1, rows);
   const int64_t stored = row_bytes * 8 / t.bits;  // columns, padded to whole blocks by some exporters
   WEIR_CHECK(stored >= t.columns && stored < t.columns + block_size + 2 && row_bytes * rows == t.packed->data->elements(),
-             ErrorCode::kInvalidShape, where.op(), " ", where.source, ": quantised tensor '", t.packed->name, "' has ",
+             ErrorCode::kInvalidShape, NameOf(where), ": quantised tensor '", t.packed->name, "' has ",
              t.packed->data->elements(), " bytes, which are not ", rows, " rows of ", t.columns, " values of ", t.bits,
              " bits; prepacked layouts belong to one execution provider, export without prepacking");
   const std::vector<float> scales = t.scales->data->AsFloats();
@@ -71,30 +71,37 @@ TensorDataPtr Read(const QuantizedTensor& t, const Dims& dims, int64_t block_siz
 
 }  // namespace
 
-Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where) {
-  const std::string name = tensor.packed->name + ".dequantized";
+static std::string DequantizedName(const Value& packed) { return packed.name + ".dequantized"; }
+
+Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, TensorDataPtr values) {
+  const std::string name = DequantizedName(packed);
   if (Value* known = graph.FindValue(name)) return known;
-  WEIR_CHECK(tensor.bits == 4 || tensor.bits == 8, ErrorCode::kUnsupportedOp, where.op(), " ", where.source, ": ",
-             tensor.bits, "-bit weights; known are 4 and 8 bits");
+  Value* value = graph.AddValue(name, Role::kConstant);
+  value->dtype = DType::kFloat32;
+  value->shape = ToShape(dims);
+  value->has_shape = true;
+  value->data = std::move(values);
+  graph.initializers[name] = value->data;
+  MarkInitializers(graph);
+  NoticeOnce(graph, "quantised weights were read as float parameters (q - zero point) * scale; training updates the "
+                    "floats, and export writes them as safetensors, not into the quantised file");
+  return value;
+}
+
+Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where) {
+  if (Value* known = graph.FindValue(DequantizedName(*tensor.packed))) return known;
+  WEIR_CHECK(tensor.bits == 4 || tensor.bits == 8, ErrorCode::kUnsupportedOp, NameOf(where), ": ", tensor.bits,
+             "-bit weights; known are 4 and 8 bits");
   for (const Value* part : {tensor.packed, tensor.scales, tensor.zero_points}) {
-    WEIR_CHECK(part == nullptr || part->role == Role::kConstant, ErrorCode::kUnsupportedOp, where.op(), " ",
-               where.source, ": quantised weights must be initializers");
+    WEIR_CHECK(part == nullptr || part->role == Role::kConstant, ErrorCode::kUnsupportedOp, NameOf(where),
+               ": quantised weights must be initializers");
   }
   Dims dims = tensor.rows;
   dims.push_back(tensor.columns);
   const int64_t block_size = tensor.block_size > 0 ? tensor.block_size : tensor.columns;
   const bool missing = tensor.packed->data == nullptr || tensor.scales->data == nullptr ||
                        (tensor.zero_points != nullptr && tensor.zero_points->data == nullptr);
-  Value* value = graph.AddValue(name, Role::kConstant);
-  value->dtype = DType::kFloat32;
-  value->shape = ToShape(dims);
-  value->has_shape = true;
-  value->data = missing ? nullptr : Read(tensor, dims, block_size, where);
-  graph.initializers[name] = value->data;
-  MarkInitializers(graph);
-  NoticeOnce(graph, "quantised weights were read as float parameters (q - zero point) * scale; training updates the "
-                    "floats, and export writes them as safetensors, not into the quantised file");
-  return value;
+  return AddDequantized(graph, *tensor.packed, dims, missing ? nullptr : Read(tensor, dims, block_size, where));
 }
 
 }  // namespace weir

@@ -21,4 +21,7 @@ struct QuantizedTensor {
 // once. Its bytes are missing when those of the file are. Throws InvalidShape when the sizes do not fit.
 Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where);
 
+// Adds float values as that initializer; says once what it means for training and export.
+Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, TensorDataPtr values);
+
 }  // namespace weir

@@ -9,6 +9,7 @@
 #include "graph_passes/expert_stack.h"
 #include "graph_passes/experts_formula.h"
 #include "graph_passes/match.h"
+#include "graph_passes/notices.h"
 #include "graph_passes/router.h"
 
 namespace weir {
@@ -129,7 +130,7 @@ class Fuser {
  private:
   [[noreturn]] void RefuseTruncated(int64_t kept) const {
     throw Error(ErrorCode::kInvalidModel,
-                StrCat("the experts after ", router_.node->op(), " ", router_.node->source, " are a loop over ", kept,
+                StrCat("the experts after ", NameOf(*router_.node), " are a loop over ", kept,
                        " of ", router_.experts, " experts: tracing kept only those that the exporter's sample "
                        "input reached, so the file is another model; export again with experts implementation "
                        "batched_mm or grouped_mm"));
@@ -169,7 +170,7 @@ class Fuser {
     }
     const Layer sparse = Retrace(SparseRouting(router_), last);
     if (sparse.x == nullptr) {
-      graph_.notices.push_back(StrCat(router_.node->op(), " ", router_.node->source,
+      graph_.notices.push_back(StrCat(NameOf(*router_.node),
                                       ": the file's loop over experts only runs when every expert gets a token; "
                                       "imported as the loop it was traced from"));
       return true;
@@ -248,7 +249,7 @@ class Fuser {
     const std::vector<Value*> tensors = Parameters(layer);
     if (tensors.empty()) return Miss(why_);
     Builder builder = At(graph_, last);
-    builder.SetSource(StrCat("experts after ", router_.node->op(), " ", router_.node->source));
+    builder.SetSource(StrCat("experts after ", NameOf(*router_.node)));
     const auto flat = [&](Value* value) {
       if (value->shape.size() == 2) return value;
       const int64_t width = value == layer.x ? value->shape.back().Constant() : router_.top_k;

@@ -22,8 +22,7 @@ void DropPresent(Graph& graph, const Node& node) {
   });
   for (const std::string& name : dropped) graph.stripped.push_back(StrCat("output '", name, "': key-value cache"));
   for (size_t o = 1; o < node.outputs.size(); ++o) {
-    WEIR_CHECK(node.out(o) == nullptr || node.out(o)->uses.empty(), ErrorCode::kUnsupportedOp, node.op(), " ",
-               node.source, ": its key-value cache '", node.out(o)->name, "' is read by other nodes");
+    WEIR_CHECK(node.out(o) == nullptr || node.out(o)->uses.empty(), ErrorCode::kUnsupportedOp, NameOf(node), ": its key-value cache '", node.out(o)->name, "' is read by other nodes");
   }
 }
 
@@ -53,7 +52,7 @@ class GroupQuery {
 
  private:
   [[noreturn]] void Refuse(const std::string& why) const {
-    throw Error(ErrorCode::kUnsupportedOp, StrCat(node_.op(), " ", node_.source, ": ", why));
+    throw Error(ErrorCode::kUnsupportedOp, StrCat(NameOf(node_), ": ", why));
   }
 
   void Check() const {
@@ -139,13 +138,13 @@ bool LowerMultiHead(Graph& graph, Node& node) {
   const Value *q = node.in(0), *k = node.in(1), *v = node.in(2);
   const bool plain = k != nullptr && v != nullptr && q->has_shape && q->shape.size() == 3 && k->has_shape &&
                      k->shape.size() == 3 && v->has_shape && v->shape.size() == 3;
-  WEIR_CHECK(plain, ErrorCode::kUnsupportedOp, "MultiHeadAttention ", node.source,
+  WEIR_CHECK(plain, ErrorCode::kUnsupportedOp, NameOf(node),
              ": only separate queries, keys and values [B,S,width] are known, not packed ones");
-  WEIR_CHECK(node.in(4) == nullptr, ErrorCode::kUnsupportedOp, "MultiHeadAttention ", node.source,
+  WEIR_CHECK(node.in(4) == nullptr, ErrorCode::kUnsupportedOp, NameOf(node),
              ": a key padding mask (input 4) is not known");
   for (size_t i : {6, 7}) {
     WEIR_CHECK(node.in(i) == nullptr || node.in(i)->role == Role::kInput, ErrorCode::kUnsupportedOp,
-               "MultiHeadAttention ", node.source, ": a computed past (input ", i, ") is not known");
+               NameOf(node), ": a computed past (input ", i, ") is not known");
   }
   if (FindOp("Attention", "") == nullptr || FindOp("Attention", "")->domain != "") return false;
   Builder builder = At(graph, node);

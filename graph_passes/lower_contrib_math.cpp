@@ -1,6 +1,7 @@
 #include "graph/error.h"
 #include "graph_passes/lower_contrib.h"
 #include "graph_passes/match.h"
+#include "graph_passes/notices.h"
 #include "graph_passes/parameters.h"
 
 namespace weir {
@@ -19,8 +20,7 @@ bool LowerSkipNorm(Graph& graph, Node& node, bool simplified) {
   Value* sum = builder.Op("Add", {node.in(0), node.in(1)});
   if (Value* bias = node.in(simplified ? 3 : 4)) sum = builder.Op("Add", {sum, bias});
   for (size_t o : {1, 2}) {
-    WEIR_CHECK(node.out(o) == nullptr || node.out(o)->uses.empty(), ErrorCode::kUnsupportedOp, node.op(), " ",
-               node.source, ": its mean and variance outputs are read; only outputs 0 and 3 have a meaning here");
+    WEIR_CHECK(node.out(o) == nullptr || node.out(o)->uses.empty(), ErrorCode::kUnsupportedOp, NameOf(node), ": its mean and variance outputs are read; only outputs 0 and 3 have a meaning here");
   }
   Value* y = simplified ? Normalised(builder, graph, sum, node.in(2), node)
                         : builder.Op("LayerNormalization", {sum, node.in(2), node.in(3)},
@@ -34,7 +34,7 @@ bool LowerNorm(Graph& graph, Node& node) {
   const Value* x = node.in(0);
   const int64_t axis = node.attributes.Int("axis", -1);
   WEIR_CHECK(axis == -1 || (x->has_shape && axis + 1 == static_cast<int64_t>(x->shape.size())),
-             ErrorCode::kUnsupportedOp, node.op(), " ", node.source, ": axis ", axis,
+             ErrorCode::kUnsupportedOp, NameOf(node), ": axis ", axis,
              " is not the last; only norms over the last axis are known");
   Builder builder = At(graph, node);
   graph.ReplaceUses(node.out(0), Normalised(builder, graph, node.in(0), node.in(1), node));
@@ -87,7 +87,7 @@ bool LowerFusedMatMul(Graph& graph, Node& node) {
 
 // Microsoft's (x, position_ids, cos, sin) is ONNX's (x, cos, sin, position_ids).
 bool LowerRotaryEmbedding(Graph& graph, Node& node) {
-  WEIR_CHECK(node.attributes.Float("scale", 1) == 1, ErrorCode::kUnsupportedOp, node.op(), " ", node.source,
+  WEIR_CHECK(node.attributes.Float("scale", 1) == 1, ErrorCode::kUnsupportedOp, NameOf(node),
              ": scale ", node.attributes.Float("scale", 1), " has no equal in ai.onnx");
   if (FindOp("RotaryEmbedding", "") == nullptr) return false;
   Attributes attributes;

@@ -38,7 +38,7 @@ class MoeNode {
   }
 
  private:
-  std::string Name() const { return StrCat(node_.op(), " ", node_.source, ": "); }
+  std::string Name() const { return StrCat(NameOf(node_), ": "); }
   [[noreturn]] void Refuse(const std::string& why) const {
     throw Error(ErrorCode::kUnsupportedOp, Name() + why);
   }

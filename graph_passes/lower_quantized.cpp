@@ -2,15 +2,16 @@
 #include "graph_passes/dequantize.h"
 #include "graph_passes/lower_contrib.h"
 #include "graph_passes/match.h"
+#include "graph_passes/notices.h"
 
 namespace weir {
 namespace {
 
 bool LowerMatMulNBits(Graph& graph, Node& node) {
   const Attributes& a = node.attributes;
-  WEIR_CHECK(node.in(4) == nullptr, ErrorCode::kUnsupportedOp, "MatMulNBits ", node.source,
+  WEIR_CHECK(node.in(4) == nullptr, ErrorCode::kUnsupportedOp, NameOf(node),
              ": group indices (g_idx) permute the blocks; export without act-order");
-  WEIR_CHECK(a.Int("weight_prepacked", 0) == 0, ErrorCode::kUnsupportedOp, "MatMulNBits ", node.source,
+  WEIR_CHECK(a.Int("weight_prepacked", 0) == 0, ErrorCode::kUnsupportedOp, NameOf(node),
              ": weight_prepacked ", a.Int("weight_prepacked", 0),
              " is the private layout of one execution provider; export without prepacking");
   QuantizedTensor tensor;
@@ -47,21 +48,43 @@ bool LowerGatherBlockQuantized(Graph& graph, Node& node) {
   return true;
 }
 
+// A weight that the file stores as integers.
+bool LowerDequantizeLinear(Graph& graph, Node& node) {
+  Value* packed = node.in(0);
+  for (const Value* input : node.inputs) {
+    if (input != nullptr && (input->role != Role::kConstant || input->data == nullptr)) return false;
+  }
+  if (packed->data->elements() < 2) return false;
+  std::vector<Array<float>> arrays;
+  std::vector<const Array<float>*> inputs;
+  arrays.reserve(node.inputs.size());
+  for (const Value* input : node.inputs) {
+    if (input != nullptr) arrays.push_back(ToArray(*input->data));
+    inputs.push_back(input == nullptr ? nullptr : &arrays.back());
+  }
+  Array<float> values = std::move(Evaluate(*node.schema, node.attributes, inputs, 1)[0]);
+  values.dtype = DType::kFloat32;
+  graph.ReplaceUses(node.out(0), AddDequantized(graph, *packed, values.dims, ToTensorData(values)));
+  return true;
+}
+
 }  // namespace
 
 std::string LowerQuantized::doc() const {
   return "MatMulNBits(x, packed, scales, zero_points?, , bias?)  ==>  MatMul(x, Transpose(W)) + bias?\n"
          "GatherBlockQuantized(packed, ids, scales)  ==>  Gather(W, ids)\n"
+         "DequantizeLinear(packed, scale, zero_point)  ==>  W\n"
          "W = (q - zero_point) * scale as a float parameter \"<packed>.dequantized\"";
 }
 
 bool LowerQuantized::Run(Graph& graph, PassContext& context) {
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) {
-    if (node->schema->domain == "com.microsoft") nodes.push_back(node.get());
+    if (node->schema->domain == "com.microsoft" || node->op() == "DequantizeLinear") nodes.push_back(node.get());
   }
   for (Node* node : nodes) {
-    const bool lowered = (node->op() == "MatMulNBits" && LowerMatMulNBits(graph, *node)) ||
+    const bool lowered = (node->op() == "DequantizeLinear" && LowerDequantizeLinear(graph, *node)) ||
+                         (node->op() == "MatMulNBits" && LowerMatMulNBits(graph, *node)) ||
                          (node->op() == "GatherBlockQuantized" && LowerGatherBlockQuantized(graph, *node));
     if (lowered) context.Matched(*node);
   }

@@ -62,12 +62,16 @@ class Matcher {
   }
 
  private:
-  // Tensors of the weights file that the graph holds as constants (biases that only select experts).
+  // Tensors of the weights file that the graph holds as constants (biases that only select experts),
+  // whatever axes of 1 the exporter dropped.
   void MarkFrozen() {
     for (const auto& value : graph_.values()) {
       if (!IsInitializer(value.get()) || value->data == nullptr) continue;
       const Subject subject = SubjectOf(value.get());
-      for (const Pieces& pieces : WholeTensors(subject)) used_.insert(pieces[0].tensor);
+      for (const std::string& name : StartingLike(subject, Dims(subject.dims.size(), 0))) {
+        const TensorData& tensor = *names_.at(name);
+        if (tensor.elements() == NumElements(subject.dims) && tensor.AsFloats() == value->data->AsFloats()) used_.insert(name);
+      }
     }
   }
 

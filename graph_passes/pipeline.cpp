@@ -79,7 +79,7 @@ void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager&
   if (options.names != nullptr) pipeline.Run<MatchNames>(*options.names);
   if (!options.freeze.empty()) pipeline.Run<FreezeParameters>(options.freeze);
   if (graph.FindValue(logits) == nullptr) graph.Rename(graph.outputs[0], logits);
-  CheckCanonical(graph);
+  CheckCanonical(graph, passes.records());
 }
 
 }  // namespace weir

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "graph/op_schema.h"
+#include "graph_passes/notices.h"
 #include "graph_passes/row_ops_cells.h"
 #include "graph_passes/row_trace.h"
 
@@ -40,7 +41,7 @@ bool IsElementwise(const std::string& op) {
 }  // namespace
 
 Rows RowOps::Fail(std::string why) {
-  trace_.why_ = StrCat(node_.op(), " ", node_.source, " ", std::move(why));
+  trace_.why_ = StrCat(NameOf(node_), " ", std::move(why));
   return std::nullopt;
 }
 

@@ -5,6 +5,7 @@
 
 #include "graph/op_schema.h"
 #include "graph_passes/match.h"
+#include "graph_passes/notices.h"
 
 namespace weir {
 namespace {
@@ -146,7 +147,7 @@ bool RowTrace::Step(const Node& node) {
     try {
       results = ops.Run();
     } catch (const Error& error) {
-      why_ = StrCat(node.op(), " ", node.source, ": ", error.message());
+      why_ = StrCat(NameOf(node), ": ", error.message());
     }
   }
   bool followed = false;

@@ -148,6 +148,16 @@ TEST(LowerQuantized, ZeroPointsAndBytesByHand) {
   EXPECT_EQ(graph->initializers.at("packed.dequantized")->AsFloats(), (std::vector<float>{1, -0.25}));
 }
 
+TEST(LowerQuantized, StoredIntegersBecomeAParameter) {
+  const auto graph = Lower(
+      "graph g (float[batch,2] x) => (float[batch,2] y)\n"
+      "constant int8[2,2] q = {4, -4, 2, 1}\nconstant float[2] scale = {0.5, 2}\nconstant int8[2] zero = {0, 1}\n"
+      "{\n  w = DequantizeLinear<axis = 0>(q, scale, zero)\n  y = MatMul(x, w)\n}\n");
+  const Value* weight = graph->FindValue("y")->producer->in(1);
+  EXPECT_TRUE(IsInitializer(weight));
+  EXPECT_EQ(weight->data->AsFloats(), (std::vector<float>{2, -2, 2, 0}));
+}
+
 TEST(LowerQuantized, WrongSizesAndPrepackedLayoutsAreRefused) {
   const std::string head = "graph g (float[batch,4] x) => (float[batch,2] y)\nconstant float[2,2] scales = {1, 1, 1, 1}\n";
   EXPECT_NE(Refusal(head + "constant uint8[3] packed = {1, 2, 3}\n{\n  y = com.microsoft::MatMulNBits<K = 4, N = 2, bits = 4, block_size = 2>"

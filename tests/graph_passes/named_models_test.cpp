@@ -162,6 +162,20 @@ TEST(GenaiModels, Int4WeightsAreNearTheFloatsTheyWereMadeFrom) {
   }
 }
 
+// Without its dispatch recognised a model would train everything but its experts.
+TEST(LeftoverWeights, AreAnErrorNotSilence) {
+  auto graph = ReadOnnx(kModels / "mixtral/hf18_batched_mm_sdpa.onnx");
+  PassManager passes;
+  passes.disabled.insert("fuse_experts");
+  try {
+    Canonicalize(*graph, {}, passes);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupportedOp);
+    EXPECT_NE(error.message().find("[5,24,64] is used by GatherND"), std::string::npos) << error.message();
+  }
+}
+
 TEST(Freeze, MakesMatchingParametersConstants) {
   const fs::path folder = kModels / "mixtral";
   const Safetensors names = ReadSafetensors(folder / "weights.safetensors");
