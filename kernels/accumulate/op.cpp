@@ -26,36 +26,40 @@ void InferAccumulate(InferContext& c) {
   }
 }
 
-std::vector<OpCase> ZeroCases() { return {{"odd", {{.dims = {5, 67}}}}, {"empty", {{.dims = {0}}}}}; }
+std::vector<OpCase> ZeroCases() {
+  return {{"odd", {{.dims = {5, 67}}}}, {"empty", {{.dims = {0}}}}};
+}
 std::vector<OpCase> AccumulateCases() {
-  return {{"odd", {{.dims = {5, 67}}, {.dims = {5, 67}}}}, {"empty", {{.dims = {0}}, {.dims = {0}}}}};
+  return {{"odd", {{.dims = {5, 67}}, {.dims = {5, 67}}}},
+          {"empty", {{.dims = {0}}, {.dims = {0}}}}};
 }
 
 }  // namespace
 
 const OpSchema& ZeroFillSchema() {
-  static const OpSchema schema{
-      .name = "ZeroFill",
-      .domain = "ai.weir",
-      .doc = "acc' = 0, in place (=). float32, any shape. Cost: 4N bytes.",
-      .infer = InferUnary,
-      WEIR_REFERENCE(ZeroFillReference),
-      .cases = ZeroCases,
-      .aliases = {{0, 0}},
-      .has_side_effect = true};
+  static const OpSchema schema{.name = "ZeroFill",
+                               .domain = "ai.weir",
+                               .doc = "acc' = 0, in place (=). float32, any shape. Cost: 4N bytes.",
+                               .infer = InferUnary,
+                               WEIR_REFERENCE(ZeroFillReference),
+                               .cases = ZeroCases,
+                               .aliases = {{0, 0}},
+                               .has_side_effect = true};
   return schema;
 }
 
 const OpSchema& AccumulateSchema() {
-  static const OpSchema schema{
-      .name = "Accumulate",
-      .domain = "ai.weir",
-      .doc = "acc' = acc + g, in place (+=). float32, equal shapes. Deterministic. Cost: N flop, 12N bytes.",
-      .min_inputs = 2, .max_inputs = 2,
-      .infer = InferAccumulate,
-      WEIR_REFERENCE(AccumulateReference),
-      .cases = AccumulateCases,
-      .aliases = {{0, 0}}};
+  static const OpSchema schema{.name = "Accumulate",
+                               .domain = "ai.weir",
+                               .doc =
+                                   "acc' = acc + g, in place (+=). float32, equal shapes. "
+                                   "Deterministic. Cost: N flop, 12N bytes.",
+                               .min_inputs = 2,
+                               .max_inputs = 2,
+                               .infer = InferAccumulate,
+                               WEIR_REFERENCE(AccumulateReference),
+                               .cases = AccumulateCases,
+                               .aliases = {{0, 0}}};
   return schema;
 }
 

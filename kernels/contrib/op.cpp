@@ -9,11 +9,13 @@ struct Arity {
   int min_inputs, max_inputs, min_outputs, max_outputs;
 };
 
-OpSchema ContribSchema(const char* name, Arity arity, void (*infer)(InferContext&), const char* doc) {
+OpSchema ContribSchema(const char* name, Arity arity, void (*infer)(InferContext&),
+                       const char* doc) {
   OpSchema schema;
   schema.name = name;
   schema.domain = "com.microsoft";
-  schema.doc = StrCat(doc, "\nNo kernel: graph passes rewrite it.  Source: ONNX Runtime com.microsoft::", name);
+  schema.doc = StrCat(
+      doc, "\nNo kernel: graph passes rewrite it.  Source: ONNX Runtime com.microsoft::", name);
   schema.min_inputs = arity.min_inputs;
   schema.max_inputs = arity.max_inputs;
   schema.min_outputs = arity.min_outputs;
@@ -24,7 +26,8 @@ OpSchema ContribSchema(const char* name, Arity arity, void (*infer)(InferContext
 
 void RequireInput(InferContext& c, size_t i, const char* what) {
   if (c.in(i) == nullptr) {
-    throw Error(ErrorCode::kInvalidModel, StrCat(c.node.op(), " ", c.node.source, ": input ", i, " (", what, ") is missing"));
+    throw Error(ErrorCode::kInvalidModel,
+                StrCat(c.node.op(), " ", c.node.source, ": input ", i, " (", what, ") is missing"));
   }
 }
 
@@ -49,7 +52,8 @@ void InferGroupQueryAttention(InferContext& c) {
   if (!c.HasShape(0) || c.shape(0).size() != 3) return;
   Shape y = c.shape(0);
   if (c.in(1) == nullptr) {  // q, k, v packed along the last axis
-    const int64_t heads = c.node.attributes.Int("num_heads"), kv = c.node.attributes.Int("kv_num_heads");
+    const int64_t heads = c.node.attributes.Int("num_heads"),
+                  kv = c.node.attributes.Int("kv_num_heads");
     if (heads <= 0 || kv <= 0) c.Fail("num_heads and kv_num_heads must be positive");
     y.back() = DivExact(y.back() * Dim(heads), heads + 2 * kv);
   }
@@ -119,46 +123,66 @@ void InferGatherBlockQuantized(InferContext& c) {
 }  // namespace
 
 // A null launch: planning a graph that still holds the op names it as missing.
-#define WEIR_CONTRIB(Function, name, arity, infer, doc)                              \
-  const OpSchema& Function##Schema() {                                               \
-    static const OpSchema schema = ContribSchema(name, Arity arity, infer, doc);     \
-    return schema;                                                                   \
-  }                                                                                  \
-  const Kernel& Function##CpuKernel() {                                              \
-    static const Kernel kernel;                                                      \
-    return kernel;                                                                   \
+#define WEIR_CONTRIB(Function, name, arity, infer, doc)                          \
+  const OpSchema& Function##Schema() {                                           \
+    static const OpSchema schema = ContribSchema(name, Arity arity, infer, doc); \
+    return schema;                                                               \
+  }                                                                              \
+  const Kernel& Function##CpuKernel() {                                          \
+    static const Kernel kernel;                                                  \
+    return kernel;                                                               \
   }
-#define WEIR_ARITY(...) {__VA_ARGS__}
+#define WEIR_ARITY(...) \
+  { __VA_ARGS__ }
 
 WEIR_CONTRIB(MsMoE, "MoE", WEIR_ARITY(5, 8, 1, 1), InferMoe,
-             "(x [.., H], router logits [N, E], fc1 [E, I or 2I, H], fc1_bias?, fc2 [E, H, I], fc2_bias?, fc3?,\n"
+             "(x [.., H], router logits [N, E], fc1 [E, I or 2I, H], fc1_bias?, fc2 [E, H, I], "
+             "fc2_bias?, fc3?,\n"
              "fc3_bias?) -> y like x; y = sum over top k of w_e * fc2_e(act(fc1_e x)).")
 WEIR_CONTRIB(MsQMoE, "QMoE", WEIR_ARITY(6, 21, 1, 1), InferMoe,
-             "MoE over block-quantised expert weights: (x, router, fc1 u8, scales, bias?, fc2 u8, scales, ...).")
-WEIR_CONTRIB(MsGroupQueryAttention, "GroupQueryAttention", WEIR_ARITY(7, 16, 1, 4), InferGroupQueryAttention,
-             "(q or packed qkv [B, S, .], k?, v?, past_key?, past_value?, seqlens_k, total_length, cos?, sin?,\n"
-             "position_ids?, bias?, sinks?, ...) -> y [B, S, heads * D], present_key?, present_value?.")
-WEIR_CONTRIB(MsMultiHeadAttention, "MultiHeadAttention", WEIR_ARITY(1, 10, 1, 4), InferMultiHeadAttention,
-             "(q [B, S, .], k?, v?, bias?, key_padding_mask?, attention_bias?, past_key?, past_value?, ...) -> y.")
+             "MoE over block-quantised expert weights: (x, router, fc1 u8, scales, bias?, fc2 u8, "
+             "scales, ...).")
+WEIR_CONTRIB(
+    MsGroupQueryAttention, "GroupQueryAttention", WEIR_ARITY(7, 16, 1, 4), InferGroupQueryAttention,
+    "(q or packed qkv [B, S, .], k?, v?, past_key?, past_value?, seqlens_k, total_length, cos?, "
+    "sin?,\n"
+    "position_ids?, bias?, sinks?, ...) -> y [B, S, heads * D], present_key?, present_value?.")
+WEIR_CONTRIB(MsMultiHeadAttention, "MultiHeadAttention", WEIR_ARITY(1, 10, 1, 4),
+             InferMultiHeadAttention,
+             "(q [B, S, .], k?, v?, bias?, key_padding_mask?, attention_bias?, past_key?, "
+             "past_value?, ...) -> y.")
 WEIR_CONTRIB(MsRotaryEmbedding, "RotaryEmbedding", WEIR_ARITY(4, 4, 1, 1), InferUnary,
-             "(x [B, S, H] or [B, heads, S, D], position_ids, cos cache, sin cache) -> y like x; attributes\n"
+             "(x [B, S, H] or [B, heads, S, D], position_ids, cos cache, sin cache) -> y like x; "
+             "attributes\n"
              "interleaved, num_heads, rotary_embedding_dim, scale.")
-WEIR_CONTRIB(MsSkipSimplifiedLayerNormalization, "SkipSimplifiedLayerNormalization", WEIR_ARITY(3, 4, 1, 4),
-             InferSkipNorm, "(x, skip, gamma, bias?) -> y = rms(x + skip + bias) * gamma; output 3: x + skip + bias.")
-WEIR_CONTRIB(MsSkipLayerNormalization, "SkipLayerNormalization", WEIR_ARITY(3, 5, 1, 4), InferSkipNorm,
-             "(x, skip, gamma, beta?, bias?) -> y = norm(x + skip + bias) * gamma + beta; output 3: the sum.")
-WEIR_CONTRIB(MsSimplifiedLayerNormalization, "SimplifiedLayerNormalization", WEIR_ARITY(2, 2, 1, 2), InferUnary,
+WEIR_CONTRIB(
+    MsSkipSimplifiedLayerNormalization, "SkipSimplifiedLayerNormalization", WEIR_ARITY(3, 4, 1, 4),
+    InferSkipNorm,
+    "(x, skip, gamma, bias?) -> y = rms(x + skip + bias) * gamma; output 3: x + skip + bias.")
+WEIR_CONTRIB(MsSkipLayerNormalization, "SkipLayerNormalization", WEIR_ARITY(3, 5, 1, 4),
+             InferSkipNorm,
+             "(x, skip, gamma, beta?, bias?) -> y = norm(x + skip + bias) * gamma + beta; output "
+             "3: the sum.")
+WEIR_CONTRIB(MsSimplifiedLayerNormalization, "SimplifiedLayerNormalization", WEIR_ARITY(2, 2, 1, 2),
+             InferUnary,
              "(x, gamma) -> x / sqrt(mean(x^2) + epsilon) * gamma over the axes from `axis` on.")
 WEIR_CONTRIB(MsMatMulNBits, "MatMulNBits", WEIR_ARITY(3, 6, 1, 1), InferMatMulNBits,
-             "(A [.., K], B u8 [N, blocks, bytes], scales, zero_points?, g_idx?, bias?) -> A * dequantised B^T.")
-WEIR_CONTRIB(MsGatedAdd, "GatedAdd", WEIR_ARITY(3, 3, 1, 1), InferUnary, "(routed, shared, gate) -> routed + shared * gate.")
-WEIR_CONTRIB(MsFastGelu, "FastGelu", WEIR_ARITY(1, 2, 1, 1), InferUnary, "(x, bias?) -> gelu_tanh(x + bias).")
-WEIR_CONTRIB(MsQuickGelu, "QuickGelu", WEIR_ARITY(1, 1, 1, 1), InferUnary, "x * sigmoid(alpha * x), alpha 1.702.")
-WEIR_CONTRIB(MsBiasGelu, "BiasGelu", WEIR_ARITY(2, 2, 1, 1), InferUnary, "(x, bias) -> gelu(x + bias), erf form.")
+             "(A [.., K], B u8 [N, blocks, bytes], scales, zero_points?, g_idx?, bias?) -> A * "
+             "dequantised B^T.")
+WEIR_CONTRIB(MsGatedAdd, "GatedAdd", WEIR_ARITY(3, 3, 1, 1), InferUnary,
+             "(routed, shared, gate) -> routed + shared * gate.")
+WEIR_CONTRIB(MsFastGelu, "FastGelu", WEIR_ARITY(1, 2, 1, 1), InferUnary,
+             "(x, bias?) -> gelu_tanh(x + bias).")
+WEIR_CONTRIB(MsQuickGelu, "QuickGelu", WEIR_ARITY(1, 1, 1, 1), InferUnary,
+             "x * sigmoid(alpha * x), alpha 1.702.")
+WEIR_CONTRIB(MsBiasGelu, "BiasGelu", WEIR_ARITY(2, 2, 1, 1), InferUnary,
+             "(x, bias) -> gelu(x + bias), erf form.")
 WEIR_CONTRIB(MsFusedMatMul, "FusedMatMul", WEIR_ARITY(2, 2, 1, 1), InferFusedMatMul,
              "alpha * op(A) * op(B) with attributes transA, transB, transBatchA, transBatchB.")
-WEIR_CONTRIB(MsGatherBlockQuantized, "GatherBlockQuantized", WEIR_ARITY(3, 4, 1, 1), InferGatherBlockQuantized,
-             "(data, indices, scales, zero_points?) -> rows of the dequantised data; bits 4, block_size 128.")
+WEIR_CONTRIB(MsGatherBlockQuantized, "GatherBlockQuantized", WEIR_ARITY(3, 4, 1, 1),
+             InferGatherBlockQuantized,
+             "(data, indices, scales, zero_points?) -> rows of the dequantised data; bits 4, "
+             "block_size 128.")
 #undef WEIR_ARITY
 #undef WEIR_CONTRIB
 

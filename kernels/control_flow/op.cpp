@@ -19,18 +19,19 @@ OpSchema ControlFlowSchema(const char* name, int min_inputs, int max_inputs, con
 
 }  // namespace
 
-#define WEIR_CONTROL_FLOW(Name, ...)                                        \
-  const OpSchema& Name##Schema() {                                          \
-    static const OpSchema schema = ControlFlowSchema(#Name, __VA_ARGS__);   \
-    return schema;                                                          \
-  }                                                                         \
-  const Kernel& Name##CpuKernel() {                                         \
-    static const Kernel kernel;                                             \
-    return kernel;                                                          \
+#define WEIR_CONTROL_FLOW(Name, ...)                                      \
+  const OpSchema& Name##Schema() {                                        \
+    static const OpSchema schema = ControlFlowSchema(#Name, __VA_ARGS__); \
+    return schema;                                                        \
+  }                                                                       \
+  const Kernel& Name##CpuKernel() {                                       \
+    static const Kernel kernel;                                           \
+    return kernel;                                                        \
   }
 WEIR_CONTROL_FLOW(If, 1, 1, "(condition) -> outputs of then_branch or else_branch.")
 WEIR_CONTROL_FLOW(Loop, 2, -1, "(trip count?, condition?, carried...) -> carried..., stacked....")
-WEIR_CONTROL_FLOW(Scan, 1, -1, "(states..., scanned...) -> states..., stacked...; body runs per slice.")
+WEIR_CONTROL_FLOW(Scan, 1, -1,
+                  "(states..., scanned...) -> states..., stacked...; body runs per slice.")
 #undef WEIR_CONTROL_FLOW
 
 }  // namespace weir

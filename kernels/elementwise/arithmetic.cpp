@@ -9,8 +9,9 @@ template <class Function>
 OpSchema FoldSchema(const char* name, const char* formula, std::vector<OpCase> (*cases)()) {
   OpSchema schema;
   schema.name = name;
-  schema.doc = StrCat(formula, "\nall inputs one dtype, broadcast to one shape as in NumPy; integers wrap.\n",
-                      "Folds inputs from left to right. Deterministic.  Source: ONNX ", name);
+  schema.doc = StrCat(
+      formula, "\nall inputs one dtype, broadcast to one shape as in NumPy; integers wrap.\n",
+      "Folds inputs from left to right. Deterministic.  Source: ONNX ", name);
   schema.min_inputs = schema.max_inputs = 2;
   schema.reference_f32 = FoldReference<Function, float>;
   schema.reference_f64 = FoldReference<Function, double>;
@@ -65,36 +66,39 @@ std::vector<OpCase> VariadicCases() {
 
 }  // namespace
 
-#define WEIR_BINARY(Name, formula, cases)                                           \
-  const OpSchema& Name##Schema() {                                                  \
-    static const OpSchema schema = [] {                                             \
-      OpSchema s = FoldSchema<Name##Function>(#Name, formula, cases);               \
-      s.infer = InferWithContent<Name##Dim>;                                        \
-      s.gradient = Name##Gradient;                                                  \
-      return s;                                                                     \
-    }();                                                                            \
-    return schema;                                                                  \
+#define WEIR_BINARY(Name, formula, cases)                             \
+  const OpSchema& Name##Schema() {                                    \
+    static const OpSchema schema = [] {                               \
+      OpSchema s = FoldSchema<Name##Function>(#Name, formula, cases); \
+      s.infer = InferWithContent<Name##Dim>;                          \
+      s.gradient = Name##Gradient;                                    \
+      return s;                                                       \
+    }();                                                              \
+    return schema;                                                    \
   }
 WEIR_BINARY(Add, "y = a + b", BinaryCases)
 WEIR_BINARY(Sub, "y = a - b", BinaryCases)
 WEIR_BINARY(Mul, "y = a * b", BinaryCases)
-WEIR_BINARY(Div, "y = a / b; integers truncate towards zero, division by zero is an error", BinaryPositiveCases)
+WEIR_BINARY(Div, "y = a / b; integers truncate towards zero, division by zero is an error",
+            BinaryPositiveCases)
 #undef WEIR_BINARY
 
-#define WEIR_VARIADIC(Name, Function, formula, inference, derivative)             \
-  const OpSchema& Name##Schema() {                                     \
-    static const OpSchema schema = [] {                                \
+#define WEIR_VARIADIC(Name, Function, formula, inference, derivative)   \
+  const OpSchema& Name##Schema() {                                      \
+    static const OpSchema schema = [] {                                 \
       OpSchema s = FoldSchema<Function>(#Name, formula, VariadicCases); \
-      s.infer = inference;                                             \
-      s.gradient = derivative;                                         \
-      s.min_inputs = 1;                                                \
-      s.max_inputs = -1;                                               \
-      return s;                                                        \
-    }();                                                               \
-    return schema;                                                     \
+      s.infer = inference;                                              \
+      s.gradient = derivative;                                          \
+      s.min_inputs = 1;                                                 \
+      s.max_inputs = -1;                                                \
+      return s;                                                         \
+    }();                                                                \
+    return schema;                                                      \
   }
-WEIR_VARIADIC(Min, MinFunction, "y = min(x0, x1, ...); NaN wins", InferWithContent<MinDim>, ExtremeGradient)
-WEIR_VARIADIC(Max, MaxFunction, "y = max(x0, x1, ...); NaN wins", InferWithContent<MaxDim>, ExtremeGradient)
+WEIR_VARIADIC(Min, MinFunction, "y = min(x0, x1, ...); NaN wins", InferWithContent<MinDim>,
+              ExtremeGradient)
+WEIR_VARIADIC(Max, MaxFunction, "y = max(x0, x1, ...); NaN wins", InferWithContent<MaxDim>,
+              ExtremeGradient)
 WEIR_VARIADIC(Sum, AddFunction, "y = x0 + x1 + ...", InferWithContent<AddDim>, AddGradient)
 #undef WEIR_VARIADIC
 

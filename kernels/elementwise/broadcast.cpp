@@ -36,9 +36,9 @@ BroadcastRows PlanBroadcast(const Dims& out, const std::vector<const Dims*>& ope
   BroadcastRows rows;
   std::vector<std::vector<int64_t>> strides;
   for (const Dims* operand : operands) strides.push_back(BroadcastStrides(*operand, out));
-  // Axes from the innermost out; each either extends the last merged axis for every operand or starts
-  // a new one.
-  std::vector<int64_t> merged;                                      // innermost first
+  // Axes from the innermost out; each either extends the last merged axis for every operand or
+  // starts a new one.
+  std::vector<int64_t> merged;  // innermost first
   std::vector<std::vector<int64_t>> merged_strides(operands.size());
   for (size_t axis = out.size(); axis-- > 0;) {
     if (out[axis] == 1) continue;

@@ -25,9 +25,12 @@ std::vector<OpCase> UnaryCases() {
   auto cases = UnaryBoundedCases();
   cases.push_back({"wide", {{.dims = {4, 33}, .scale = 30}}});
   cases.push_back({"extreme",
-                   {{.kind = CaseInput::Kind::kFloats, .dims = {8},
+                   {{.kind = CaseInput::Kind::kFloats,
+                     .dims = {8},
                      .floats = {-1e4, 1e4, -90, 90, -kInf, kInf, 1e-30, -1e-30}}},
-                   {}, 1, false});
+                   {},
+                   1,
+                   false});
   return cases;
 }
 

@@ -20,7 +20,8 @@ BroadcastRows PlanInputs(const KernelContext& c) {
 }
 
 bool AllFloat(const KernelContext& c) {
-  return std::all_of(c.inputs.begin(), c.inputs.end(), [](const Tensor& t) { return t.dtype == DType::kFloat32; });
+  return std::all_of(c.inputs.begin(), c.inputs.end(),
+                     [](const Tensor& t) { return t.dtype == DType::kFloat32; });
 }
 
 template <BinaryLoop loop>
@@ -47,13 +48,17 @@ void LaunchFold(KernelContext& c) {
   ParallelFor(c.outputs[0].elements(), kGrain, [&](int64_t begin, int64_t end) {
     float block[kBlock];
     for (int64_t from = begin; from < end; from += kBlock) {
-      ForEachPiece(rows, from, std::min(end, from + kBlock), [&](int64_t first, const int64_t* at, int64_t count) {
-        for (int64_t k = 0; k < count; ++k) block[k] = c.inputs[0].data<float>()[at[0] + k * rows.row_stride[0]];
-        for (size_t i = 1; i < c.inputs.size(); ++i) {
-          loop(block, 1, c.inputs[i].data<float>() + at[i], rows.row_stride[i], count, block);
-        }
-        for (int64_t k = 0; k < count; ++k) y[first + k] = mean ? block[k] * scale : block[k];
-      });
+      ForEachPiece(rows, from, std::min(end, from + kBlock),
+                   [&](int64_t first, const int64_t* at, int64_t count) {
+                     for (int64_t k = 0; k < count; ++k)
+                       block[k] = c.inputs[0].data<float>()[at[0] + k * rows.row_stride[0]];
+                     for (size_t i = 1; i < c.inputs.size(); ++i) {
+                       loop(block, 1, c.inputs[i].data<float>() + at[i], rows.row_stride[i], count,
+                            block);
+                     }
+                     for (int64_t k = 0; k < count; ++k)
+                       y[first + k] = mean ? block[k] * scale : block[k];
+                   });
     }
   });
 }
@@ -95,8 +100,10 @@ void LaunchWhere(KernelContext& c) {
 
 void LaunchClip(KernelContext& c) {
   if (c.inputs[0].dtype != DType::kFloat32) return LaunchReference(c);
-  const float low = c.has(1) ? c.inputs[1].data<float>()[0] : -std::numeric_limits<float>::infinity();
-  const float high = c.has(2) ? c.inputs[2].data<float>()[0] : std::numeric_limits<float>::infinity();
+  const float low =
+      c.has(1) ? c.inputs[1].data<float>()[0] : -std::numeric_limits<float>::infinity();
+  const float high =
+      c.has(2) ? c.inputs[2].data<float>()[0] : std::numeric_limits<float>::infinity();
   const float* x = c.inputs[0].data<float>();
   float* y = c.outputs[0].data<float>();
   ParallelFor(c.outputs[0].elements(), kGrain, [&](int64_t begin, int64_t end) {
@@ -106,10 +113,10 @@ void LaunchClip(KernelContext& c) {
 
 }  // namespace
 
-#define WEIR_KERNEL(Name, function)                   \
-  const Kernel& Name##CpuKernel() {                   \
-    static const Kernel kernel{.launch = function};   \
-    return kernel;                                    \
+#define WEIR_KERNEL(Name, function)                 \
+  const Kernel& Name##CpuKernel() {                 \
+    static const Kernel kernel{.launch = function}; \
+    return kernel;                                  \
   }
 WEIR_KERNEL(Add, LaunchBinary<AddLoop>)
 WEIR_KERNEL(Sub, LaunchBinary<SubLoop>)

@@ -43,7 +43,9 @@ void LaunchScalar(KernelContext& c) {
   });
 }
 
-bool IsTanh(const KernelContext& c) { return c.attributes().String("approximate", "none") == "tanh"; }
+bool IsTanh(const KernelContext& c) {
+  return c.attributes().String("approximate", "none") == "tanh";
+}
 
 void LaunchGelu(KernelContext& c) {
   if (c.inputs[0].dtype != DType::kFloat32) return LaunchReference(c);
@@ -51,14 +53,21 @@ void LaunchGelu(KernelContext& c) {
 }
 
 void LaunchUnaryGradient(KernelContext& c) {
-  static const std::map<std::string, SlopeLoop> loops = {
-      {"Abs", AbsSlopeLoop},           {"Relu", ReluSlopeLoop},           {"Log", LogSlopeLoop},
-      {"Sqrt", SqrtSlopeLoop},         {"Reciprocal", ReciprocalSlopeLoop}, {"Tanh", TanhSlopeLoop},
-      {"Sigmoid", SigmoidSlopeLoop},   {"Softplus", SoftplusSlopeLoop},   {"LeakyRelu", LeakyReluSlopeLoop},
-      {"Swish", SwishSlopeLoop}};
+  static const std::map<std::string, SlopeLoop> loops = {{"Abs", AbsSlopeLoop},
+                                                         {"Relu", ReluSlopeLoop},
+                                                         {"Log", LogSlopeLoop},
+                                                         {"Sqrt", SqrtSlopeLoop},
+                                                         {"Reciprocal", ReciprocalSlopeLoop},
+                                                         {"Tanh", TanhSlopeLoop},
+                                                         {"Sigmoid", SigmoidSlopeLoop},
+                                                         {"Softplus", SoftplusSlopeLoop},
+                                                         {"LeakyRelu", LeakyReluSlopeLoop},
+                                                         {"Swish", SwishSlopeLoop}};
   const std::string name = c.attributes().String("function", "");
   const auto it = loops.find(name);
-  const SlopeLoop loop = it != loops.end() ? it->second : name == "Gelu" && IsTanh(c) ? GeluTanhSlopeLoop : nullptr;
+  const SlopeLoop loop = it != loops.end()             ? it->second
+                         : name == "Gelu" && IsTanh(c) ? GeluTanhSlopeLoop
+                                                       : nullptr;
   const float *x = c.inputs[0].data<float>(), *dy = c.inputs[1].data<float>();
   float* dx = c.outputs[0].data<float>();
   const int64_t count = c.outputs[0].elements();
@@ -77,10 +86,10 @@ void LaunchUnaryGradient(KernelContext& c) {
 
 }  // namespace
 
-#define WEIR_KERNEL(Name, function)                   \
-  const Kernel& Name##CpuKernel() {                   \
-    static const Kernel kernel{.launch = function};   \
-    return kernel;                                    \
+#define WEIR_KERNEL(Name, function)                 \
+  const Kernel& Name##CpuKernel() {                 \
+    static const Kernel kernel{.launch = function}; \
+    return kernel;                                  \
   }
 WEIR_KERNEL(Neg, LaunchLoop<NegLoop>)
 WEIR_KERNEL(Abs, LaunchLoop<AbsLoop>)

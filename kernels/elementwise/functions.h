@@ -9,12 +9,15 @@
 
 namespace weir {
 
-// Scalar functions behind the elementwise ops, one per op, built from its attributes. operator()(T) is
-// the function on float, double and complex<double>; Int its integer form; Slope its derivative.
-// Functions that are not holomorphic branch on real parts or are lifted: f(x + ih) = f(x) + i h f'(x).
+// Scalar functions behind the elementwise ops, one per op, built from its attributes. operator()(T)
+// is the function on float, double and complex<double>; Int its integer form; Slope its derivative.
+// Functions that are not holomorphic branch on real parts or are lifted: f(x + ih) = f(x) + i h
+// f'(x).
 
 template <class T>
-T Lift(const T&, double value, double) { return static_cast<T>(value); }
+T Lift(const T&, double value, double) {
+  return static_cast<T>(value);
+}
 inline std::complex<double> Lift(const std::complex<double>& x, double value, double slope) {
   return {value, x.imag() * slope};
 }
@@ -33,13 +36,17 @@ T ErfOf(const T& x) {
 }
 
 // A function without attributes.
-#define WEIR_FUNCTION(Name, value, slope)              \
-  struct Name##Function {                              \
-    explicit Name##Function(const Attributes&) {}      \
-    template <class T>                                 \
-    T operator()(const T& x) const { return value; }   \
-    template <class T>                                 \
-    T Slope(const T& x) const { return slope; }        \
+#define WEIR_FUNCTION(Name, value, slope)         \
+  struct Name##Function {                         \
+    explicit Name##Function(const Attributes&) {} \
+    template <class T>                            \
+    T operator()(const T& x) const {              \
+      return value;                               \
+    }                                             \
+    template <class T>                            \
+    T Slope(const T& x) const {                   \
+      return slope;                               \
+    }                                             \
   };
 WEIR_FUNCTION(Exp, std::exp(x), std::exp(x))
 WEIR_FUNCTION(Log, std::log(x), T(1) / x)
@@ -50,7 +57,8 @@ WEIR_FUNCTION(Cos, std::cos(x), -std::sin(x))
 WEIR_FUNCTION(Tanh, std::tanh(x), (T(1) - std::tanh(x)) * (T(1) + std::tanh(x)))
 WEIR_FUNCTION(Sigmoid, SigmoidOf(x), SigmoidOf(x) * SigmoidOf(T(-x)))
 WEIR_FUNCTION(Erf, ErfOf(x), T(2 * std::numbers::inv_sqrtpi) * std::exp(-x * x))
-WEIR_FUNCTION(Softplus, Real(x) > 0 ? x + std::log(T(1) + std::exp(-x)) : std::log(T(1) + std::exp(x)),
+WEIR_FUNCTION(Softplus,
+              Real(x) > 0 ? x + std::log(T(1) + std::exp(-x)) : std::log(T(1) + std::exp(x)),
               SigmoidOf(x))
 WEIR_FUNCTION(Floor, Lift(x, std::floor(Real(x)), 0), T(0))
 WEIR_FUNCTION(Ceil, Lift(x, std::ceil(Real(x)), 0), T(0))
@@ -58,21 +66,26 @@ WEIR_FUNCTION(Round, Lift(x, std::nearbyint(Real(x)), 0), T(0))  // halves to ev
 #undef WEIR_FUNCTION
 
 // As WEIR_FUNCTION, for ops that also take integers.
-#define WEIR_SIGNED_FUNCTION(Name, value, slope, integer)      \
-  struct Name##Function {                                      \
-    explicit Name##Function(const Attributes&) {}              \
-    template <class T>                                         \
-    T operator()(const T& x) const { return value; }           \
-    template <class T>                                         \
-    T Slope(const T& x) const { return slope; }                \
-    int64_t Int(int64_t x) const { return integer; }           \
+#define WEIR_SIGNED_FUNCTION(Name, value, slope, integer) \
+  struct Name##Function {                                 \
+    explicit Name##Function(const Attributes&) {}         \
+    template <class T>                                    \
+    T operator()(const T& x) const {                      \
+      return value;                                       \
+    }                                                     \
+    template <class T>                                    \
+    T Slope(const T& x) const {                           \
+      return slope;                                       \
+    }                                                     \
+    int64_t Int(int64_t x) const { return integer; }      \
   };
 inline int64_t WrapNeg(int64_t x) { return static_cast<int64_t>(0 - static_cast<uint64_t>(x)); }
 WEIR_SIGNED_FUNCTION(Neg, -x, (static_cast<void>(x), T(-1)), WrapNeg(x))
 WEIR_SIGNED_FUNCTION(Abs, Real(x) < 0 ? -x : x, T((Real(x) > 0) - (Real(x) < 0)),
                      x < 0 ? WrapNeg(x) : x)
-WEIR_SIGNED_FUNCTION(Sign, Lift(x, std::isnan(Real(x)) ? Real(x) : (Real(x) > 0) - (Real(x) < 0), 0), (static_cast<void>(x), T(0)),
-                     (x > 0) - (x < 0))
+WEIR_SIGNED_FUNCTION(Sign,
+                     Lift(x, std::isnan(Real(x)) ? Real(x) : (Real(x) > 0) - (Real(x) < 0), 0),
+                     (static_cast<void>(x), T(0)), (x > 0) - (x < 0))
 WEIR_SIGNED_FUNCTION(Relu, Real(x) < 0 ? T(0) : x, T(Real(x) > 0), x < 0 ? 0 : x)
 #undef WEIR_SIGNED_FUNCTION
 
@@ -80,9 +93,13 @@ struct LeakyReluFunction {
   explicit LeakyReluFunction(const Attributes& a) : alpha(a.Float("alpha", 0.01f)) {}
   double alpha;
   template <class T>
-  T operator()(const T& x) const { return Real(x) < 0 ? T(alpha) * x : x; }
+  T operator()(const T& x) const {
+    return Real(x) < 0 ? T(alpha) * x : x;
+  }
   template <class T>
-  T Slope(const T& x) const { return Real(x) < 0 ? T(alpha) : T(1); }
+  T Slope(const T& x) const {
+    return Real(x) < 0 ? T(alpha) : T(1);
+  }
 };
 
 // max(0, min(1, alpha * x + beta))
@@ -107,7 +124,9 @@ struct SwishFunction {
   explicit SwishFunction(const Attributes& a) : alpha(a.Float("alpha", 1)) {}
   double alpha;
   template <class T>
-  T operator()(const T& x) const { return x * SigmoidOf(T(alpha) * x); }
+  T operator()(const T& x) const {
+    return x * SigmoidOf(T(alpha) * x);
+  }
   template <class T>
   T Slope(const T& x) const {
     const T s = SigmoidOf(T(alpha) * x);
@@ -148,7 +167,9 @@ struct GeluFunction {
     return std::exp(-x * x / 2) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
   }
   template <class T>
-  static T Inner(const T& x) { return T(kRoot2OverPi) * (x + T(kCubic) * x * x * x); }
+  static T Inner(const T& x) {
+    return T(kRoot2OverPi) * (x + T(kCubic) * x * x * x);
+  }
 };
 
 // Integers of a dtype wrap as in two's complement.
@@ -157,21 +178,27 @@ int64_t WrapInt(DType dtype, int64_t value);
 // Two-argument functions; Int for integer tensors (dtype known: results are wrapped by the caller).
 struct AddFunction {
   template <class T>
-  T operator()(const T& a, const T& b) const { return a + b; }
+  T operator()(const T& a, const T& b) const {
+    return a + b;
+  }
   int64_t Int(int64_t a, int64_t b) const {
     return static_cast<int64_t>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
   }
 };
 struct SubFunction {
   template <class T>
-  T operator()(const T& a, const T& b) const { return a - b; }
+  T operator()(const T& a, const T& b) const {
+    return a - b;
+  }
   int64_t Int(int64_t a, int64_t b) const {
     return static_cast<int64_t>(static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
   }
 };
 struct MulFunction {
   template <class T>
-  T operator()(const T& a, const T& b) const { return a * b; }
+  T operator()(const T& a, const T& b) const {
+    return a * b;
+  }
   int64_t Int(int64_t a, int64_t b) const {
     return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
   }
@@ -179,7 +206,9 @@ struct MulFunction {
 // Integer division truncates towards zero; division by zero is an error.
 struct DivFunction {
   template <class T>
-  T operator()(const T& a, const T& b) const { return a / b; }
+  T operator()(const T& a, const T& b) const {
+    return a / b;
+  }
   int64_t Int(int64_t a, int64_t b) const {
     WEIR_CHECK(b != 0, ErrorCode::kInvalidModel, "Div: integer division of ", a, " by zero");
     return b == -1 ? WrapNeg(a) : a / b;
@@ -188,12 +217,16 @@ struct DivFunction {
 // NaN in either operand gives NaN.
 struct MinFunction {
   template <class T>
-  T operator()(const T& a, const T& b) const { return Real(a) < Real(b) || std::isnan(Real(a)) ? a : b; }
+  T operator()(const T& a, const T& b) const {
+    return Real(a) < Real(b) || std::isnan(Real(a)) ? a : b;
+  }
   int64_t Int(int64_t a, int64_t b) const { return a < b ? a : b; }
 };
 struct MaxFunction {
   template <class T>
-  T operator()(const T& a, const T& b) const { return Real(a) > Real(b) || std::isnan(Real(a)) ? a : b; }
+  T operator()(const T& a, const T& b) const {
+    return Real(a) > Real(b) || std::isnan(Real(a)) ? a : b;
+  }
   int64_t Int(int64_t a, int64_t b) const { return a > b ? a : b; }
 };
 

@@ -5,8 +5,8 @@
 namespace weir {
 
 Value* ReduceToShape(Builder& builder, Value* gradient, const Value& input) {
-  WEIR_CHECK(input.has_shape && gradient->has_shape, ErrorCode::kInvalidShape, "the gradient of '", input.name,
-             "' needs a known rank; give the graph's inputs shapes");
+  WEIR_CHECK(input.has_shape && gradient->has_shape, ErrorCode::kInvalidShape, "the gradient of '",
+             input.name, "' needs a known rank; give the graph's inputs shapes");
   const size_t extra = gradient->shape.size() - input.shape.size();
   std::vector<int64_t> leading, inner;
   for (size_t axis = 0; axis < gradient->shape.size(); ++axis) {
@@ -17,7 +17,8 @@ Value* ReduceToShape(Builder& builder, Value* gradient, const Value& input) {
     }
   }
   if (!leading.empty()) {
-    gradient = builder.Op("ReduceSum", {gradient, builder.Ints(leading)}, {{"keepdims", int64_t{0}}});
+    gradient =
+        builder.Op("ReduceSum", {gradient, builder.Ints(leading)}, {{"keepdims", int64_t{0}}});
   }
   if (!inner.empty()) {
     gradient = builder.Op("ReduceSum", {gradient, builder.Ints(inner)}, {{"keepdims", int64_t{1}}});
@@ -26,7 +27,8 @@ Value* ReduceToShape(Builder& builder, Value* gradient, const Value& input) {
 }
 
 std::optional<double> ConstantScalar(const Value* value) {
-  if (value == nullptr || value->role != Role::kConstant || value->data == nullptr) return std::nullopt;
+  if (value == nullptr || value->role != Role::kConstant || value->data == nullptr)
+    return std::nullopt;
   if (value->data->elements() != 1) return std::nullopt;
   if (IsFloat(value->dtype)) return value->data->AsDoubles()[0];
   return static_cast<double>(value->data->AsInts()[0]);
@@ -51,7 +53,8 @@ void UnaryGradient(GradientContext& g) {
 void FlatGradient(GradientContext&) {}
 
 void NegGradient(GradientContext& g) {
-  if (g.OutputGradient() != nullptr && g.Needs(0)) g.Add(0, g.builder.Op("Neg", {g.OutputGradient()}));
+  if (g.OutputGradient() != nullptr && g.Needs(0))
+    g.Add(0, g.builder.Op("Neg", {g.OutputGradient()}));
 }
 
 void ExpGradient(GradientContext& g) {
@@ -70,7 +73,8 @@ void SubGradient(GradientContext& g) {
   if (g.OutputGradient() == nullptr) return;
   if (g.Needs(0)) AddReduced(g, 0, g.OutputGradient());
   // Reduced before it is negated: fewer elements.
-  if (g.Needs(1)) g.Add(1, g.builder.Op("Neg", {ReduceToShape(g.builder, g.OutputGradient(), *g.in(1))}));
+  if (g.Needs(1))
+    g.Add(1, g.builder.Op("Neg", {ReduceToShape(g.builder, g.OutputGradient(), *g.in(1))}));
 }
 
 void MulGradient(GradientContext& g) {
@@ -116,7 +120,9 @@ void ModGradient(GradientContext& g) {
 
 void MeanGradient(GradientContext& g) {
   if (g.OutputGradient() == nullptr) return;
-  Value* share = g.builder.Op("Mul", {g.OutputGradient(), g.builder.Float(1.0f / static_cast<float>(g.node.inputs.size()))});
+  Value* share = g.builder.Op(
+      "Mul",
+      {g.OutputGradient(), g.builder.Float(1.0f / static_cast<float>(g.node.inputs.size()))});
   for (size_t i = 0; i < g.node.inputs.size(); ++i) {
     if (g.Needs(i)) AddReduced(g, i, share);
   }
@@ -151,7 +157,8 @@ void ClipGradient(GradientContext& g) {
     Value* below = b.Op("LessOrEqual", {g.in(0), g.in(2)});
     inside = inside == nullptr ? below : b.Op("And", {inside, below});
   }
-  g.Add(0, inside == nullptr ? g.OutputGradient() : b.Op("Where", {inside, g.OutputGradient(), b.Float(0)}));
+  g.Add(0, inside == nullptr ? g.OutputGradient()
+                             : b.Op("Where", {inside, g.OutputGradient(), b.Float(0)}));
 }
 
 }  // namespace weir

@@ -14,13 +14,13 @@ std::optional<double> ConstantScalar(const Value* value);
 void UnaryGradient(GradientContext& g);  // dx = dy * f'(x) in one node
 void FlatGradient(GradientContext& g);   // Floor, Ceil, Round, Sign: zero, so nothing is added
 void NegGradient(GradientContext& g);
-void ExpGradient(GradientContext& g);    // dx = dy * y
-void AddGradient(GradientContext& g);    // also Sum
+void ExpGradient(GradientContext& g);  // dx = dy * y
+void AddGradient(GradientContext& g);  // also Sum
 void SubGradient(GradientContext& g);
 void MulGradient(GradientContext& g);
 void DivGradient(GradientContext& g);
 void PowGradient(GradientContext& g);
-void ModGradient(GradientContext& g);      // of the dividend: the quotient is a constant
+void ModGradient(GradientContext& g);  // of the dividend: the quotient is a constant
 void MeanGradient(GradientContext& g);
 void ExtremeGradient(GradientContext& g);  // Min, Max: to the first input that equals the result
 void WhereGradient(GradientContext& g);

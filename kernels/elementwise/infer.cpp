@@ -20,8 +20,8 @@ DType CommonDType(InferContext& c, size_t first) {
     const DType next = c.in(i) == nullptr ? DType::kUndefined : c.in(i)->dtype;
     if (next == DType::kUndefined) continue;
     if (dtype != DType::kUndefined && dtype != next) {
-      c.Fail(StrCat("input ", i, " is ", DTypeName(next), ", the inputs before it are ", DTypeName(dtype),
-                    "; ONNX wants one type: insert a Cast"));
+      c.Fail(StrCat("input ", i, " is ", DTypeName(next), ", the inputs before it are ",
+                    DTypeName(dtype), "; ONNX wants one type: insert a Cast"));
     }
     dtype = next;
   }

@@ -9,11 +9,16 @@ enum class Ordering { kEqual, kLess, kLessOrEqual, kGreater, kGreaterOrEqual };
 template <class A>
 bool Holds(Ordering ordering, A a, A b) {
   switch (ordering) {
-    case Ordering::kEqual: return a == b;
-    case Ordering::kLess: return a < b;
-    case Ordering::kLessOrEqual: return a <= b;
-    case Ordering::kGreater: return a > b;
-    case Ordering::kGreaterOrEqual: return a >= b;
+    case Ordering::kEqual:
+      return a == b;
+    case Ordering::kLess:
+      return a < b;
+    case Ordering::kLessOrEqual:
+      return a <= b;
+    case Ordering::kGreater:
+      return a > b;
+    case Ordering::kGreaterOrEqual:
+      return a >= b;
   }
   return false;
 }
@@ -23,12 +28,13 @@ void CompareReference(Eval<T>& e) {
   std::vector<std::vector<int64_t>> index;
   const Dims dims = BroadcastInputs(e, index);
   const Array<T>&a = e.x(0), &b = e.x(1);
-  WEIR_CHECK(a.is_float() == b.is_float(), ErrorCode::kInvalidModel, "compares ", DTypeName(a.dtype),
-             " with ", DTypeName(b.dtype), "; insert a Cast");
+  WEIR_CHECK(a.is_float() == b.is_float(), ErrorCode::kInvalidModel, "compares ",
+             DTypeName(a.dtype), " with ", DTypeName(b.dtype), "; insert a Cast");
   Array<T> y = Array<T>::Ints(dims, DType::kBool);
   for (size_t k = 0; k < y.i.size(); ++k) {
     const auto i = static_cast<size_t>(index[0][k]), j = static_cast<size_t>(index[1][k]);
-    y.i[k] = a.is_float() ? Holds(ordering, Real(a.f[i]), Real(b.f[j])) : Holds(ordering, a.i[i], b.i[j]);
+    y.i[k] = a.is_float() ? Holds(ordering, Real(a.f[i]), Real(b.f[j]))
+                          : Holds(ordering, a.i[i], b.i[j]);
   }
   e.out[0] = std::move(y);
 }
@@ -42,17 +48,24 @@ void InferCompare(InferContext& c) {
   });
 }
 
-struct AndFunction { int64_t operator()(int64_t a, int64_t b) const { return a & b; } };
-struct OrFunction { int64_t operator()(int64_t a, int64_t b) const { return a | b; } };
-struct XorFunction { int64_t operator()(int64_t a, int64_t b) const { return a ^ b; } };
+struct AndFunction {
+  int64_t operator()(int64_t a, int64_t b) const { return a & b; }
+};
+struct OrFunction {
+  int64_t operator()(int64_t a, int64_t b) const { return a | b; }
+};
+struct XorFunction {
+  int64_t operator()(int64_t a, int64_t b) const { return a ^ b; }
+};
 
 template <class Function, class T>
 void BitReference(Eval<T>& e) {
   std::vector<std::vector<int64_t>> index;
   const Dims dims = BroadcastInputs(e, index);
   const Array<T>&a = e.x(0), &b = e.x(1);
-  WEIR_CHECK(a.dtype == b.dtype && !a.is_float(), ErrorCode::kInvalidModel, "got ", DTypeName(a.dtype),
-             " and ", DTypeName(b.dtype), ", expected one integer or bool type");
+  WEIR_CHECK(a.dtype == b.dtype && !a.is_float(), ErrorCode::kInvalidModel, "got ",
+             DTypeName(a.dtype), " and ", DTypeName(b.dtype),
+             ", expected one integer or bool type");
   e.out[0] = Array<T>::Ints(dims, a.dtype);
   for (size_t k = 0; k < e.out[0].i.size(); ++k) {
     e.out[0].i[k] = Function{}(a.i[index[0][k]], b.i[index[1][k]]);
@@ -63,7 +76,8 @@ void RequireIntegers(InferContext& c, bool boolean) {
   for (const Value* input : c.node.inputs) {
     const bool bad = IsFloat(input->dtype) || (boolean && input->dtype != DType::kBool);
     if (input->dtype != DType::kUndefined && bad) {
-      c.Fail(StrCat("input is ", DTypeName(input->dtype), ", expected ", boolean ? "bool" : "an integer type"));
+      c.Fail(StrCat("input is ", DTypeName(input->dtype), ", expected ",
+                    boolean ? "bool" : "an integer type"));
     }
   }
 }
@@ -91,14 +105,19 @@ void InferNot(InferContext& c) {
 template <bool boolean, class T>
 void NotReference(Eval<T>& e) {
   const Array<T>& x = e.x(0);
-  WEIR_CHECK(!x.is_float(), ErrorCode::kInvalidModel, "got ", DTypeName(x.dtype), ", expected integers or bool");
+  WEIR_CHECK(!x.is_float(), ErrorCode::kInvalidModel, "got ", DTypeName(x.dtype),
+             ", expected integers or bool");
   e.out[0] = x;
   for (int64_t& v : e.out[0].i) v = boolean ? v == 0 : WrapInt(x.dtype, ~v);
 }
 template <class T>
-void LogicalNotReference(Eval<T>& e) { NotReference<true>(e); }
+void LogicalNotReference(Eval<T>& e) {
+  NotReference<true>(e);
+}
 template <class T>
-void BitwiseNotReference(Eval<T>& e) { NotReference<false>(e); }
+void BitwiseNotReference(Eval<T>& e) {
+  NotReference<false>(e);
+}
 
 template <class T>
 void IsNaNReference(Eval<T>& e) {
@@ -117,7 +136,10 @@ void IsInfReference(Eval<T>& e) {
 }
 
 CaseInput Ints(Dims dims, std::vector<int64_t> values, DType dtype = DType::kInt64) {
-  return {.kind = CaseInput::Kind::kInts, .dims = std::move(dims), .ints = std::move(values), .dtype = dtype};
+  return {.kind = CaseInput::Kind::kInts,
+          .dims = std::move(dims),
+          .ints = std::move(values),
+          .dtype = dtype};
 }
 CaseInput Floats(Dims dims, std::vector<double> values) {
   return {.kind = CaseInput::Kind::kFloats, .dims = std::move(dims), .floats = std::move(values)};
@@ -126,8 +148,10 @@ CaseInput Floats(Dims dims, std::vector<double> values) {
 std::vector<OpCase> CompareCases() {
   auto cases = BinaryCases();
   cases.push_back({"ints", {Ints({3}, {-1, 0, 1}), Ints({}, {0})}});
-  cases.push_back({"int32", {Ints({2, 1}, {-1, 2}, DType::kInt32), Ints({3}, {-1, 0, 2}, DType::kInt32)}});
-  cases.push_back({"ties", {Floats({4}, {0, 1, NAN, -INFINITY}), Floats({4}, {-0.0, 1, NAN, -INFINITY})}});
+  cases.push_back(
+      {"int32", {Ints({2, 1}, {-1, 2}, DType::kInt32), Ints({3}, {-1, 0, 2}, DType::kInt32)}});
+  cases.push_back(
+      {"ties", {Floats({4}, {0, 1, NAN, -INFINITY}), Floats({4}, {-0.0, 1, NAN, -INFINITY})}});
   return cases;
 }
 std::vector<OpCase> BoolCases() {
@@ -144,9 +168,10 @@ std::vector<OpCase> BitNotCases() {
   return {{"uint8", {Ints({3}, {0, 1, 255}, DType::kUInt8)}}, {"int64", {Ints({2}, {0, -5})}}};
 }
 std::vector<OpCase> SpecialCases() {
-  return {{"all", {Floats({2, 3}, {0, NAN, INFINITY, -INFINITY, 1e30, -1})}},
-          {"positive", {Floats({3}, {NAN, INFINITY, -INFINITY})}, {{"detect_negative", int64_t{0}}}},
-          {"empty", {{.dims = {0, 2}}}}};
+  return {
+      {"all", {Floats({2, 3}, {0, NAN, INFINITY, -INFINITY, 1e30, -1})}},
+      {"positive", {Floats({3}, {NAN, INFINITY, -INFINITY})}, {{"detect_negative", int64_t{0}}}},
+      {"empty", {{.dims = {0, 2}}}}};
 }
 
 OpSchema LogicSchema(const char* name, const char* doc, int inputs) {
@@ -160,18 +185,18 @@ OpSchema LogicSchema(const char* name, const char* doc, int inputs) {
 
 }  // namespace
 
-#define WEIR_COMPARE(Name, formula)                                                     \
-  const OpSchema& Name##Schema() {                                                      \
-    static const OpSchema schema = [] {                                                 \
+#define WEIR_COMPARE(Name, formula)                                                      \
+  const OpSchema& Name##Schema() {                                                       \
+    static const OpSchema schema = [] {                                                  \
       OpSchema s = LogicSchema(#Name, formula " elementwise, broadcast; y is bool.", 2); \
-      s.infer = InferCompare<Ordering::k##Name>;                                        \
-      s.reference_f32 = CompareReference<Ordering::k##Name, float>;                     \
-      s.reference_f64 = CompareReference<Ordering::k##Name, double>;                    \
-      s.reference_c128 = CompareReference<Ordering::k##Name, std::complex<double>>;     \
-      s.cases = CompareCases;                                                           \
-      return s;                                                                         \
-    }();                                                                                \
-    return schema;                                                                      \
+      s.infer = InferCompare<Ordering::k##Name>;                                         \
+      s.reference_f32 = CompareReference<Ordering::k##Name, float>;                      \
+      s.reference_f64 = CompareReference<Ordering::k##Name, double>;                     \
+      s.reference_c128 = CompareReference<Ordering::k##Name, std::complex<double>>;      \
+      s.cases = CompareCases;                                                            \
+      return s;                                                                          \
+    }();                                                                                 \
+    return schema;                                                                       \
   }
 WEIR_COMPARE(Equal, "y = a == b")
 WEIR_COMPARE(Less, "y = a < b")
@@ -180,19 +205,19 @@ WEIR_COMPARE(Greater, "y = a > b")
 WEIR_COMPARE(GreaterOrEqual, "y = a >= b")
 #undef WEIR_COMPARE
 
-#define WEIR_BITS(Name, Function, boolean, cases_, formula)                        \
-  const OpSchema& Name##Schema() {                                                 \
-    static const OpSchema schema = [] {                                            \
-      OpSchema s = LogicSchema(#Name, formula " elementwise, broadcast.", 2);      \
-      s.infer = InferBits<Function, boolean>;                                      \
-      s.reference_f32 = BitReference<Function, float>;                             \
-      s.reference_f64 = BitReference<Function, double>;                            \
-      s.reference_c128 = BitReference<Function, std::complex<double>>;             \
-      s.cases = cases_;                                                            \
-      s.elementwise = true;                                                        \
-      return s;                                                                    \
-    }();                                                                           \
-    return schema;                                                                 \
+#define WEIR_BITS(Name, Function, boolean, cases_, formula)                   \
+  const OpSchema& Name##Schema() {                                            \
+    static const OpSchema schema = [] {                                       \
+      OpSchema s = LogicSchema(#Name, formula " elementwise, broadcast.", 2); \
+      s.infer = InferBits<Function, boolean>;                                 \
+      s.reference_f32 = BitReference<Function, float>;                        \
+      s.reference_f64 = BitReference<Function, double>;                       \
+      s.reference_c128 = BitReference<Function, std::complex<double>>;        \
+      s.cases = cases_;                                                       \
+      s.elementwise = true;                                                   \
+      return s;                                                               \
+    }();                                                                      \
+    return schema;                                                            \
   }
 WEIR_BITS(And, AndFunction, true, BoolCases, "y = a and b")
 WEIR_BITS(Or, OrFunction, true, BoolCases, "y = a or b")
@@ -201,19 +226,19 @@ WEIR_BITS(BitwiseAnd, AndFunction, false, BitCases, "y = a & b on integers")
 WEIR_BITS(BitwiseOr, OrFunction, false, BitCases, "y = a | b on integers")
 #undef WEIR_BITS
 
-#define WEIR_TEST(Name, reference, inference, in_place, cases_, formula)    \
-  const OpSchema& Name##Schema() {                                          \
-    static const OpSchema schema = [] {                                     \
-      OpSchema s = LogicSchema(#Name, formula, 1);                          \
-      s.infer = inference;                                                  \
-      s.reference_f32 = reference<float>;                                   \
-      s.reference_f64 = reference<double>;                                  \
-      s.reference_c128 = reference<std::complex<double>>;                   \
-      s.cases = cases_;                                                     \
-      s.elementwise = in_place;                                             \
-      return s;                                                             \
-    }();                                                                    \
-    return schema;                                                          \
+#define WEIR_TEST(Name, reference, inference, in_place, cases_, formula) \
+  const OpSchema& Name##Schema() {                                       \
+    static const OpSchema schema = [] {                                  \
+      OpSchema s = LogicSchema(#Name, formula, 1);                       \
+      s.infer = inference;                                               \
+      s.reference_f32 = reference<float>;                                \
+      s.reference_f64 = reference<double>;                               \
+      s.reference_c128 = reference<std::complex<double>>;                \
+      s.cases = cases_;                                                  \
+      s.elementwise = in_place;                                          \
+      return s;                                                          \
+    }();                                                                 \
+    return schema;                                                       \
   }
 WEIR_TEST(Not, LogicalNotReference, InferNot<true>, true, NotCases, "y = not x.")
 WEIR_TEST(BitwiseNot, BitwiseNotReference, InferNot<false>, true, BitNotCases, "y = ~x.")

@@ -7,7 +7,8 @@ namespace {
 
 int64_t IntPow(int64_t base, int64_t exponent) {
   if (exponent < 0) {
-    WEIR_CHECK(base != 0, ErrorCode::kInvalidModel, "Pow: integer 0 to the negative power ", exponent);
+    WEIR_CHECK(base != 0, ErrorCode::kInvalidModel, "Pow: integer 0 to the negative power ",
+               exponent);
     return base == 1 ? 1 : base == -1 ? (exponent % 2 ? -1 : 1) : 0;
   }
   uint64_t result = 1, factor = static_cast<uint64_t>(base);
@@ -17,11 +18,13 @@ int64_t IntPow(int64_t base, int64_t exponent) {
   return static_cast<int64_t>(result);
 }
 
-// Small whole powers by multiplication: a complex logarithm of a negative base would drown the step.
+// Small whole powers by multiplication: a complex logarithm of a negative base would drown the
+// step.
 template <class T>
 T PowOf(const T& x, const T& p) {
   const double whole = Real(p);
-  if (p != T(static_cast<float>(whole)) || whole != std::trunc(whole) || std::abs(whole) > 8) return std::pow(x, p);
+  if (p != T(static_cast<float>(whole)) || whole != std::trunc(whole) || std::abs(whole) > 8)
+    return std::pow(x, p);
   T y(1);
   for (int i = 0; i < std::abs(whole); ++i) y *= x;
   return whole < 0 ? T(1) / y : y;
@@ -43,7 +46,8 @@ void PowReference(Eval<T>& e) {
   }
   for (size_t k = 0; k < y.i.size(); ++k) {
     const int64_t x = a.i[index[0][k]];
-    y.i[k] = WrapInt(y.dtype, b.is_float() ? static_cast<int64_t>(std::pow(static_cast<double>(x), Real(exponent(k))))
+    y.i[k] = WrapInt(y.dtype, b.is_float() ? static_cast<int64_t>(std::pow(static_cast<double>(x),
+                                                                           Real(exponent(k))))
                                            : IntPow(x, b.i[index[1][k]]));
   }
   e.out[0] = std::move(y);
@@ -54,7 +58,8 @@ void InferPow(InferContext& c) {
   c.SetDType(0, dtype);
   if (!c.HasShape(0) || !c.HasShape(1)) return;
   const auto shape = Broadcast(c.shape(0), c.shape(1));
-  if (!shape) c.Fail(StrCat(ToString(c.shape(0)), " does not broadcast with ", ToString(c.shape(1))));
+  if (!shape)
+    c.Fail(StrCat(ToString(c.shape(0)), " does not broadcast with ", ToString(c.shape(1))));
   c.SetOutput(0, dtype, *shape);
   PropagateContent(c, [](const Node&, const std::vector<Dim>& x) {
     const auto power = ConstantOf(x[1]);
@@ -108,10 +113,18 @@ void InferMod(InferContext& c) {
 
 std::vector<OpCase> PowCases() {
   auto cases = BinaryPositiveCases();
-  cases.push_back({"square", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {2}, .differentiable = false}}});
-  cases.push_back({"cube_int", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kInts, .dims = {}, .ints = {3}}}});
-  cases.push_back({"root", {{.kind = CaseInput::Kind::kPositive, .dims = {3, 67}},
-                            {.kind = CaseInput::Kind::kFloats, .dims = {1}, .floats = {-0.5}, .differentiable = false}}});
+  cases.push_back(
+      {"square",
+       {{.dims = {3, 67}},
+        {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {2}, .differentiable = false}}});
+  cases.push_back(
+      {"cube_int", {{.dims = {3, 67}}, {.kind = CaseInput::Kind::kInts, .dims = {}, .ints = {3}}}});
+  cases.push_back({"root",
+                   {{.kind = CaseInput::Kind::kPositive, .dims = {3, 67}},
+                    {.kind = CaseInput::Kind::kFloats,
+                     .dims = {1},
+                     .floats = {-0.5},
+                     .differentiable = false}}});
   return cases;
 }
 
@@ -119,12 +132,17 @@ std::vector<OpCase> ModCases() {
   const auto ints = [](Dims dims, std::vector<int64_t> v) {
     return CaseInput{.kind = CaseInput::Kind::kInts, .dims = std::move(dims), .ints = std::move(v)};
   };
-  return {{"python", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {}, 1, false},
-          {"python_negative", {ints({3}, {-7, 0, 7}), ints({1}, {-3})}, {}, 1, false},
-          {"c", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {{"fmod", int64_t{1}}}, 1, false},
-          {"float_python", {{.dims = {4, 33}, .scale = 5}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {-1.5}, .differentiable = false}}},
-          {"float", {{.dims = {4, 33}, .scale = 5}, {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {1.5}, .differentiable = false}},
-           {{"fmod", int64_t{1}}}}};
+  return {
+      {"python", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {}, 1, false},
+      {"python_negative", {ints({3}, {-7, 0, 7}), ints({1}, {-3})}, {}, 1, false},
+      {"c", {ints({6}, {-7, -6, -1, 0, 6, 7}), ints({}, {3})}, {{"fmod", int64_t{1}}}, 1, false},
+      {"float_python",
+       {{.dims = {4, 33}, .scale = 5},
+        {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {-1.5}, .differentiable = false}}},
+      {"float",
+       {{.dims = {4, 33}, .scale = 5},
+        {.kind = CaseInput::Kind::kFloats, .dims = {}, .floats = {1.5}, .differentiable = false}},
+       {{"fmod", int64_t{1}}}}};
 }
 
 }  // namespace
@@ -132,9 +150,11 @@ std::vector<OpCase> ModCases() {
 const OpSchema& PowSchema() {
   static const OpSchema schema{
       .name = "Pow",
-      .doc = "y = a^b, broadcast; y has a's dtype, b may have another (integers too).\n"
-             "The gradient of b exists for a > 0.  Source: ONNX Pow",
-      .min_inputs = 2, .max_inputs = 2,
+      .doc =
+          "y = a^b, broadcast; y has a's dtype, b may have another (integers too).\n"
+          "The gradient of b exists for a > 0.  Source: ONNX Pow",
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferPow,
       WEIR_REFERENCE(PowReference),
       .gradient = PowGradient,
@@ -147,9 +167,11 @@ const OpSchema& PowSchema() {
 const OpSchema& ModSchema() {
   static const OpSchema schema{
       .name = "Mod",
-      .doc = "y = a mod b, broadcast. fmod = 0: sign of b; fmod = 1: sign of a, as C's fmod.\n"
-             "Source: ONNX Mod",
-      .min_inputs = 2, .max_inputs = 2,
+      .doc =
+          "y = a mod b, broadcast. fmod = 0: sign of b; fmod = 1: sign of a, as C's fmod.\n"
+          "Source: ONNX Mod",
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferMod,
       WEIR_REFERENCE(ModReference),
       .gradient = ModGradient,

@@ -11,11 +11,11 @@ namespace weir {
 Cost ElementwiseCost(const Node& node);
 
 // Conformance cases.
-std::vector<OpCase> UnaryCases();          // normal draws, rank 0, empty, extreme values
-std::vector<OpCase> UnaryFlatCases();      // UnaryCases without gradients
-std::vector<OpCase> UnaryPositiveCases();  // x > 0
-std::vector<OpCase> UnaryBoundedCases();   // |x| small: no overflow in exp
-std::vector<OpCase> BinaryCases();         // broadcasting both ways
+std::vector<OpCase> UnaryCases();           // normal draws, rank 0, empty, extreme values
+std::vector<OpCase> UnaryFlatCases();       // UnaryCases without gradients
+std::vector<OpCase> UnaryPositiveCases();   // x > 0
+std::vector<OpCase> UnaryBoundedCases();    // |x| small: no overflow in exp
+std::vector<OpCase> BinaryCases();          // broadcasting both ways
 std::vector<OpCase> BinaryPositiveCases();  // both operands > 0
 
 }  // namespace weir

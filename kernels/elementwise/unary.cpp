@@ -10,8 +10,9 @@ OpSchema UnarySchema(const char* name, const char* formula, std::vector<OpCase> 
                      void (*infer)(InferContext&) = InferUnary) {
   OpSchema schema;
   schema.name = name;
-  schema.doc = StrCat(formula, "\nelementwise; y has x's dtype and shape. Deterministic.\n",
-                      "Cost: one evaluation per element, 2N*sizeof(dtype) bytes.  Source: ONNX ", name);
+  schema.doc =
+      StrCat(formula, "\nelementwise; y has x's dtype and shape. Deterministic.\n",
+             "Cost: one evaluation per element, 2N*sizeof(dtype) bytes.  Source: ONNX ", name);
   schema.infer = infer;
   schema.reference_f32 = UnaryReference<Function, float>;
   schema.reference_f64 = UnaryReference<Function, double>;
@@ -42,15 +43,16 @@ Dim ReluDim(const Dim& x) {
 
 }  // namespace
 
-#define WEIR_UNARY(Name, ...)                                                        \
-  const OpSchema& Name##Schema() {                                                   \
+#define WEIR_UNARY(Name, ...)                                                       \
+  const OpSchema& Name##Schema() {                                                  \
     static const OpSchema schema = UnarySchema<Name##Function>(#Name, __VA_ARGS__); \
-    return schema;                                                                   \
+    return schema;                                                                  \
   }
 WEIR_UNARY(Neg, "y = -x (integers wrap)", UnaryCases, NegGradient, InferWithContent<NegDim>)
 WEIR_UNARY(Abs, "y = |x|; slope 0 at 0", UnaryCases, UnaryGradient, InferWithContent<AbsDim>)
 WEIR_UNARY(Sign, "y = -1, 0 or 1", UnaryFlatCases, FlatGradient, InferWithContent<SignDim>)
-WEIR_UNARY(Relu, "y = max(x, 0); slope 0 at 0", UnaryCases, UnaryGradient, InferWithContent<ReluDim>)
+WEIR_UNARY(Relu, "y = max(x, 0); slope 0 at 0", UnaryCases, UnaryGradient,
+           InferWithContent<ReluDim>)
 WEIR_UNARY(Exp, "y = e^x", UnaryBoundedCases, ExpGradient)
 WEIR_UNARY(Log, "y = ln(x)", UnaryPositiveCases)
 WEIR_UNARY(Sqrt, "y = sqrt(x)", UnaryPositiveCases)

@@ -35,13 +35,13 @@ inline float GeluTanhSlope(float x) {
 }  // namespace
 
 // y may be x: element i is read before it is written and never again, which ivdep states.
-#define WEIR_UNARY_LOOP(Name, value)                                                                   \
-  WEIR_VECTOR_CLONES void Name##Loop(const float* x, int64_t count,                                    \
-                                     [[maybe_unused]] FunctionArguments a, float* y) {                 \
-    _Pragma("GCC ivdep") for (int64_t i = 0; i < count; ++i) {                                         \
-      const float v = x[i];                                                                            \
-      y[i] = value;                                                                                    \
-    }                                                                                                  \
+#define WEIR_UNARY_LOOP(Name, value)                                                   \
+  WEIR_VECTOR_CLONES void Name##Loop(const float* x, int64_t count,                    \
+                                     [[maybe_unused]] FunctionArguments a, float* y) { \
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < count; ++i) {                         \
+      const float v = x[i];                                                            \
+      y[i] = value;                                                                    \
+    }                                                                                  \
   }
 WEIR_UNARY_LOOP(Neg, -v)
 WEIR_UNARY_LOOP(Abs, std::fabs(v))
@@ -53,17 +53,17 @@ WEIR_UNARY_LOOP(Tanh, Tanh(v))
 WEIR_UNARY_LOOP(Sigmoid, Sigmoid(v))
 WEIR_UNARY_LOOP(HardSigmoid, HardSigmoidOf(v, a))
 WEIR_UNARY_LOOP(LeakyRelu, v < 0 ? a.alpha * v : v)
-WEIR_UNARY_LOOP(Swish, v * Sigmoid(a.alpha * v))
-WEIR_UNARY_LOOP(GeluTanh, v * Sigmoid(TwiceInner(v)))
+WEIR_UNARY_LOOP(Swish, v* Sigmoid(a.alpha* v))
+WEIR_UNARY_LOOP(GeluTanh, v* Sigmoid(TwiceInner(v)))
 #undef WEIR_UNARY_LOOP
 
-#define WEIR_SLOPE_LOOP(Name, slope)                                                                   \
-  WEIR_VECTOR_CLONES void Name##SlopeLoop(const float* x, const float* dy, int64_t count,              \
-                                          [[maybe_unused]] FunctionArguments a, float* dx) {           \
-    _Pragma("GCC ivdep") for (int64_t i = 0; i < count; ++i) {                                         \
-      const float v = x[i];                                                                            \
-      dx[i] = dy[i] * (slope);                                                                         \
-    }                                                                                                  \
+#define WEIR_SLOPE_LOOP(Name, slope)                                                         \
+  WEIR_VECTOR_CLONES void Name##SlopeLoop(const float* x, const float* dy, int64_t count,    \
+                                          [[maybe_unused]] FunctionArguments a, float* dx) { \
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < count; ++i) {                               \
+      const float v = x[i];                                                                  \
+      dx[i] = dy[i] * (slope);                                                               \
+    }                                                                                        \
   }
 WEIR_SLOPE_LOOP(Abs, v > 0 ? 1.0f : v < 0 ? -1.0f : 0.0f)
 WEIR_SLOPE_LOOP(Relu, v > 0 ? 1.0f : 0.0f)

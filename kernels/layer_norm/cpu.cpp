@@ -21,35 +21,45 @@ struct RowStatistics {
 
 RowStatistics StatisticsOf(const float* x, int64_t count, float epsilon) {
   const float mean = SumOf(x, count) / static_cast<float>(count);
-  return {mean, 1 / std::sqrt(CenteredSquares(x, count, mean) / static_cast<float>(count) + epsilon)};
+  return {mean,
+          1 / std::sqrt(CenteredSquares(x, count, mean) / static_cast<float>(count) + epsilon)};
 }
 
-NormView View(const KernelContext& c) { return ViewNorm(c.inputs[0].dims, c.attributes().Int("axis", -1)); }
-float Epsilon(const KernelContext& c) { return static_cast<float>(c.attributes().Float("epsilon", 1e-5f)); }
+NormView View(const KernelContext& c) {
+  return ViewNorm(c.inputs[0].dims, c.attributes().Int("axis", -1));
+}
+float Epsilon(const KernelContext& c) {
+  return static_cast<float>(c.attributes().Float("epsilon", 1e-5f));
+}
 
 void LaunchLayerNorm(KernelContext& c) {
   const NormView view = View(c);
   const int64_t n = view.length;
-  if (c.inputs[1].elements() != n || (c.has(2) && c.inputs[2].elements() != n)) return LaunchReference(c);
+  if (c.inputs[1].elements() != n || (c.has(2) && c.inputs[2].elements() != n))
+    return LaunchReference(c);
   const float epsilon = Epsilon(c);
   const float *x = c.inputs[0].data<float>(), *gamma = c.inputs[1].data<float>();
   const float* beta = c.has(2) ? c.inputs[2].data<float>() : nullptr;
   float* y = c.outputs[0].data<float>();
-  const auto statistic = [&](size_t o) { return c.outputs.size() > o ? c.outputs[o].data<float>() : nullptr; };
+  const auto statistic = [&](size_t o) {
+    return c.outputs.size() > o ? c.outputs[o].data<float>() : nullptr;
+  };
   float *means = statistic(1), *inverses = statistic(2);
-  ParallelFor(view.rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const RowStatistics s = StatisticsOf(x + row * n, n, epsilon);
-      if (means != nullptr) means[row] = s.mean;
-      if (inverses != nullptr) inverses[row] = s.r;
-      Normalize(x + row * n, n, s.mean, s.r, gamma, beta, y + row * n);
-    }
-  });
+  ParallelFor(view.rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(n, 1)),
+              [&](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) {
+                  const RowStatistics s = StatisticsOf(x + row * n, n, epsilon);
+                  if (means != nullptr) means[row] = s.mean;
+                  if (inverses != nullptr) inverses[row] = s.r;
+                  Normalize(x + row * n, n, s.mean, s.r, gamma, beta, y + row * n);
+                }
+              });
 }
 
-// Columns [first, first + width) of the scale and bias gradients: token blocks from zero, folded in order.
-void AddParameterGradients(const KernelContext& c, const NormView& view, const RowStatistics* statistics, int64_t first,
-                           int64_t width) {
+// Columns [first, first + width) of the scale and bias gradients: token blocks from zero, folded in
+// order.
+void AddParameterGradients(const KernelContext& c, const NormView& view,
+                           const RowStatistics* statistics, int64_t first, int64_t width) {
   const int64_t n = view.length;
   const float *x = c.inputs[0].data<float>() + first, *dy = c.inputs[2].data<float>() + first;
   float* dgamma = c.outputs[1].data<float>() + first;
@@ -59,7 +69,8 @@ void AddParameterGradients(const KernelContext& c, const NormView& view, const R
     std::fill(gamma_block, gamma_block + width, 0.0f);
     std::fill(beta_block, beta_block + width, 0.0f);
     for (int64_t row = block; row < std::min(view.rows, block + kTokenBlockRows); ++row) {
-      AddNormalized(x + row * n, dy + row * n, width, statistics[row].mean, statistics[row].r, gamma_block);
+      AddNormalized(x + row * n, dy + row * n, width, statistics[row].mean, statistics[row].r,
+                    gamma_block);
       if (dbeta != nullptr) AddTo(dy + row * n, width, beta_block);
     }
     AddTo(gamma_block, width, dgamma);
@@ -76,25 +87,30 @@ void LaunchLayerNormGradient(KernelContext& c) {
   const NormView view = View(c);
   const int64_t n = view.length;
   const float epsilon = Epsilon(c);
-  const float *x = c.inputs[0].data<float>(), *gamma = c.inputs[1].data<float>(), *dy = c.inputs[2].data<float>();
+  const float *x = c.inputs[0].data<float>(), *gamma = c.inputs[1].data<float>(),
+              *dy = c.inputs[2].data<float>();
   float* dx = c.outputs[0].data<float>();
   auto* statistics = reinterpret_cast<RowStatistics*>(c.workspace.data());
-  ParallelFor(view.rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const RowStatistics s = statistics[row] = StatisticsOf(x + row * n, n, epsilon);
-      NormSums means = SumNormGradient(x + row * n, dy + row * n, gamma, n, s.mean, s.r);
-      means.g /= static_cast<float>(n);
-      means.gh /= static_cast<float>(n);
-      NormSlope(x + row * n, dy + row * n, gamma, n, s.mean, s.r, means, dx + row * n);
-    }
-  });
+  ParallelFor(view.rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(n, 1)),
+              [&](int64_t begin, int64_t end) {
+                for (int64_t row = begin; row < end; ++row) {
+                  const RowStatistics s = statistics[row] = StatisticsOf(x + row * n, n, epsilon);
+                  NormSums means =
+                      SumNormGradient(x + row * n, dy + row * n, gamma, n, s.mean, s.r);
+                  means.g /= static_cast<float>(n);
+                  means.gh /= static_cast<float>(n);
+                  NormSlope(x + row * n, dy + row * n, gamma, n, s.mean, s.r, means, dx + row * n);
+                }
+              });
   if (c.outputs.size() < 2) return;
   for (size_t o = 1; o < c.outputs.size(); ++o) {
-    if (!c.has(o + 2) && n > 0) std::memset(c.outputs[o].bytes, 0, static_cast<size_t>(n) * sizeof(float));
+    if (!c.has(o + 2) && n > 0)
+      std::memset(c.outputs[o].bytes, 0, static_cast<size_t>(n) * sizeof(float));
   }
   ParallelFor(DivCeil(n, kColumns), 1, [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
-      AddParameterGradients(c, view, statistics, k * kColumns, std::min(kColumns, n - k * kColumns));
+      AddParameterGradients(c, view, statistics, k * kColumns,
+                            std::min(kColumns, n - k * kColumns));
     }
   });
 }
@@ -106,7 +122,8 @@ const Kernel& LayerNormalizationCpuKernel() {
   return kernel;
 }
 const Kernel& LayerNormGradientCpuKernel() {
-  static const Kernel kernel{.launch = LaunchLayerNormGradient, .workspace_bytes = GradientWorkspace};
+  static const Kernel kernel{.launch = LaunchLayerNormGradient,
+                             .workspace_bytes = GradientWorkspace};
   return kernel;
 }
 WEIR_REFERENCE_CPU_KERNEL(RMSNormalization)

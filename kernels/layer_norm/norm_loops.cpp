@@ -25,12 +25,13 @@ WEIR_VECTOR_CLONES float CenteredSquares(const float* x, int64_t count, float me
       partial[lane] = std::fma(d, d, partial[lane]);
     }
   }
-  for (int64_t lane = 0; i < count; ++i, ++lane) partial[lane] = std::fma(x[i] - mean, x[i] - mean, partial[lane]);
+  for (int64_t lane = 0; i < count; ++i, ++lane)
+    partial[lane] = std::fma(x[i] - mean, x[i] - mean, partial[lane]);
   return Fold(partial);
 }
 
-WEIR_VECTOR_CLONES void Normalize(const float* x, int64_t count, float mean, float r, const float* gamma,
-                                  const float* beta, float* y) {
+WEIR_VECTOR_CLONES void Normalize(const float* x, int64_t count, float mean, float r,
+                                  const float* gamma, const float* beta, float* y) {
   if (beta == nullptr) {
 #pragma GCC ivdep
     for (int64_t i = 0; i < count; ++i) y[i] = (x[i] - mean) * r * gamma[i];
@@ -40,8 +41,8 @@ WEIR_VECTOR_CLONES void Normalize(const float* x, int64_t count, float mean, flo
   for (int64_t i = 0; i < count; ++i) y[i] = std::fma((x[i] - mean) * r, gamma[i], beta[i]);
 }
 
-WEIR_VECTOR_CLONES NormSums SumNormGradient(const float* x, const float* dy, const float* gamma, int64_t count,
-                                            float mean, float r) {
+WEIR_VECTOR_CLONES NormSums SumNormGradient(const float* x, const float* dy, const float* gamma,
+                                            int64_t count, float mean, float r) {
   float g[kLanes] = {}, gh[kLanes] = {};
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
@@ -60,8 +61,8 @@ WEIR_VECTOR_CLONES NormSums SumNormGradient(const float* x, const float* dy, con
   return {Fold(g), Fold(gh)};
 }
 
-WEIR_VECTOR_CLONES void NormSlope(const float* x, const float* dy, const float* gamma, int64_t count, float mean,
-                                  float r, NormSums means, float* dx) {
+WEIR_VECTOR_CLONES void NormSlope(const float* x, const float* dy, const float* gamma,
+                                  int64_t count, float mean, float r, NormSums means, float* dx) {
   const NormSums m = means;
 #pragma GCC ivdep
   for (int64_t i = 0; i < count; ++i) {
@@ -69,7 +70,8 @@ WEIR_VECTOR_CLONES void NormSlope(const float* x, const float* dy, const float* 
   }
 }
 
-WEIR_VECTOR_CLONES void AddNormalized(const float* x, const float* dy, int64_t count, float mean, float r, float* sum) {
+WEIR_VECTOR_CLONES void AddNormalized(const float* x, const float* dy, int64_t count, float mean,
+                                      float r, float* sum) {
   for (int64_t i = 0; i < count; ++i) sum[i] = std::fma(dy[i], (x[i] - mean) * r, sum[i]);
 }
 

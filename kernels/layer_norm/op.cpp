@@ -31,9 +31,10 @@ void InferNorm(InferContext& c) {
   for (size_t i = 1; i < c.node.inputs.size(); ++i) {
     if (!c.HasShape(i)) continue;
     const auto broadcast = Broadcast(inner, c.shape(i));
-    if (!broadcast || broadcast->size() != inner.size() || (IsKnown(inner) && IsKnown(*broadcast) && !Same(*broadcast, inner))) {
-      c.Fail(StrCat("input ", i, " of shape ", ToString(c.shape(i)), " does not broadcast to the normalised axes ",
-                    ToString(inner)));
+    if (!broadcast || broadcast->size() != inner.size() ||
+        (IsKnown(inner) && IsKnown(*broadcast) && !Same(*broadcast, inner))) {
+      c.Fail(StrCat("input ", i, " of shape ", ToString(c.shape(i)),
+                    " does not broadcast to the normalised axes ", ToString(inner)));
     }
   }
   c.SetOutput(0, c.in(0)->dtype, x);
@@ -46,7 +47,8 @@ void InferLayerNormGradient(InferContext& c) {
   const Shape& x = c.shape(0);
   const Shape inner(x.begin() + NormalizeAxis(c.node.attributes.Int("axis", -1), Rank(x)), x.end());
   if (!(Product(c.shape(1)) == Product(inner))) {
-    c.Fail(StrCat("scale ", ToString(c.shape(1)), " must have the normalised shape ", ToString(inner)));
+    c.Fail(StrCat("scale ", ToString(c.shape(1)), " must have the normalised shape ",
+                  ToString(inner)));
   }
   c.SetOutput(0, c.in(0)->dtype, x);
   for (size_t o = 1; o < c.node.outputs.size(); ++o) c.SetOutput(o, DType::kFloat32, c.shape(1));
@@ -88,9 +90,12 @@ std::vector<OpCase> NormCases() {
 std::vector<OpCase> LayerNormCases() {
   auto cases = NormCases();
   cases.push_back({"beta", {{.dims = {3, 37}}, {.dims = {37}}, {.dims = {37}}}});
-  cases.push_back({"three_outputs", {{.dims = {2, 3, 37}}, {.dims = {37}}, {.dims = {37}}}, {}, 3, false});
-  cases.push_back({"broadcast_scale", {{.dims = {2, 3, 5}}, {.dims = {5}}}, {{"axis", int64_t{1}}}, 1, false});
-  cases.push_back({"epsilon_matters", {{.dims = {3, 64}, .scale = 1e-3}, {.dims = {64}}, {.dims = {64}}}});
+  cases.push_back(
+      {"three_outputs", {{.dims = {2, 3, 37}}, {.dims = {37}}, {.dims = {37}}}, {}, 3, false});
+  cases.push_back(
+      {"broadcast_scale", {{.dims = {2, 3, 5}}, {.dims = {5}}}, {{"axis", int64_t{1}}}, 1, false});
+  cases.push_back(
+      {"epsilon_matters", {{.dims = {3, 64}, .scale = 1e-3}, {.dims = {64}}, {.dims = {64}}}});
   return cases;
 }
 std::vector<OpCase> RmsCases() {
@@ -105,7 +110,8 @@ std::vector<OpCase> SimplifiedCases() {
 }
 
 constexpr const char* kRmsDoc =
-    "y = x * r * scale, r = 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` (-1) on; epsilon 1e-5.\n"
+    "y = x * r * scale, r = 1 / sqrt(mean(x^2) + epsilon) over the axes from `axis` (-1) on; "
+    "epsilon 1e-5.\n"
     "Rewritten to ai.weir::RmsNorm for training.  Source: ONNX RMSNormalization-23";
 
 }  // namespace
@@ -113,11 +119,16 @@ constexpr const char* kRmsDoc =
 const OpSchema& LayerNormalizationSchema() {
   static const OpSchema schema{
       .name = "LayerNormalization",
-      .doc = "y = (x - mean) * r * scale + bias, r = 1 / sqrt(var + epsilon), over the axes from `axis` (-1) on.\n"
-             "inputs x, scale, bias?; outputs y, mean?, r? ([.., 1], float32). Nothing is saved: the backward\n"
-             "recomputes mean and r. Accumulates in float32, 16 partial sums. Deterministic.\n"
-             "Source: Ba et al. 2016, arXiv:1607.06450; ONNX LayerNormalization-17",
-      .min_inputs = 2, .max_inputs = 3, .max_outputs = 3,
+      .doc =
+          "y = (x - mean) * r * scale + bias, r = 1 / sqrt(var + epsilon), over the axes from "
+          "`axis` (-1) on.\n"
+          "inputs x, scale, bias?; outputs y, mean?, r? ([.., 1], float32). Nothing is saved: the "
+          "backward\n"
+          "recomputes mean and r. Accumulates in float32, 16 partial sums. Deterministic.\n"
+          "Source: Ba et al. 2016, arXiv:1607.06450; ONNX LayerNormalization-17",
+      .min_inputs = 2,
+      .max_inputs = 3,
+      .max_outputs = 3,
       .infer = InferNorm,
       .reference_f32 = NormReference<true, float>,
       .reference_f64 = NormReference<true, double>,
@@ -128,42 +139,48 @@ const OpSchema& LayerNormalizationSchema() {
 }
 
 const OpSchema& RMSNormalizationSchema() {
-  static const OpSchema schema{
-      .name = "RMSNormalization",
-      .doc = kRmsDoc,
-      .min_inputs = 2, .max_inputs = 2,
-      .infer = InferNorm,
-      .reference_f32 = NormReference<false, float>,
-      .reference_f64 = NormReference<false, double>,
-      .reference_c128 = NormReference<false, std::complex<double>>,
-      .cases = RmsCases};
+  static const OpSchema schema{.name = "RMSNormalization",
+                               .doc = kRmsDoc,
+                               .min_inputs = 2,
+                               .max_inputs = 2,
+                               .infer = InferNorm,
+                               .reference_f32 = NormReference<false, float>,
+                               .reference_f64 = NormReference<false, double>,
+                               .reference_c128 = NormReference<false, std::complex<double>>,
+                               .cases = RmsCases};
   return schema;
 }
 
 const OpSchema& SimplifiedLayerNormalizationSchema() {
-  static const OpSchema schema{
-      .name = "SimplifiedLayerNormalization",
-      .doc = kRmsDoc,
-      .min_inputs = 2, .max_inputs = 2, .max_outputs = 2,
-      .infer = InferNorm,
-      .reference_f32 = NormReference<false, float>,
-      .reference_f64 = NormReference<false, double>,
-      .reference_c128 = NormReference<false, std::complex<double>>,
-      .cases = SimplifiedCases};
+  static const OpSchema schema{.name = "SimplifiedLayerNormalization",
+                               .doc = kRmsDoc,
+                               .min_inputs = 2,
+                               .max_inputs = 2,
+                               .max_outputs = 2,
+                               .infer = InferNorm,
+                               .reference_f32 = NormReference<false, float>,
+                               .reference_f64 = NormReference<false, double>,
+                               .reference_c128 = NormReference<false, std::complex<double>>,
+                               .cases = SimplifiedCases};
   return schema;
 }
 
 const OpSchema& LayerNormGradientSchema() {
-  static const OpSchema schema{
-      .name = "LayerNormGradient",
-      .domain = "ai.weir",
-      .doc = "h = (x - mean) r, g = scale dy: dx = r (g - mean(g) - h mean(g h)), dscale (+)= sum dy h,\n"
-             "dbias (+)= sum dy. inputs x, scale, dy, dscale accumulator?, dbias accumulator?; with an\n"
-             "accumulator the output is that buffer (+=). Token blocks as in common/token_blocks.h. Deterministic.",
-      .min_inputs = 3, .max_inputs = 5, .max_outputs = 3,
-      .infer = InferLayerNormGradient,
-      WEIR_REFERENCE(LayerNormGradientReference),
-      .aliases = {{1, 3}, {2, 4}}};
+  static const OpSchema schema{.name = "LayerNormGradient",
+                               .domain = "ai.weir",
+                               .doc =
+                                   "h = (x - mean) r, g = scale dy: dx = r (g - mean(g) - h mean(g "
+                                   "h)), dscale (+)= sum dy h,\n"
+                                   "dbias (+)= sum dy. inputs x, scale, dy, dscale accumulator?, "
+                                   "dbias accumulator?; with an\n"
+                                   "accumulator the output is that buffer (+=). Token blocks as in "
+                                   "common/token_blocks.h. Deterministic.",
+                               .min_inputs = 3,
+                               .max_inputs = 5,
+                               .max_outputs = 3,
+                               .infer = InferLayerNormGradient,
+                               WEIR_REFERENCE(LayerNormGradientReference),
+                               .aliases = {{1, 3}, {2, 4}}};
   return schema;
 }
 

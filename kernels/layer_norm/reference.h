@@ -63,7 +63,8 @@ void LayerNormGradientReference(Eval<T>& e) {
     const int64_t base = row * view.length;
     T mean{}, square{}, mean_g{}, mean_gh{};
     for (int64_t j = 0; j < view.length; ++j) mean += x.f[base + j] / count;
-    for (int64_t j = 0; j < view.length; ++j) square += (x.f[base + j] - mean) * (x.f[base + j] - mean);
+    for (int64_t j = 0; j < view.length; ++j)
+      square += (x.f[base + j] - mean) * (x.f[base + j] - mean);
     const T r = T(1) / std::sqrt(square / count + epsilon);
     for (int64_t j = 0; j < view.length; ++j) {
       const T h = (x.f[base + j] - mean) * r, g = gamma.f[j] * dy.f[base + j];

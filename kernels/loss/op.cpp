@@ -9,7 +9,8 @@ LossReduction ReductionOf(const Attributes& attributes) {
   const std::string name = attributes.String("reduction", "mean");
   if (name == "none") return LossReduction::kNone;
   if (name == "sum") return LossReduction::kSum;
-  WEIR_CHECK(name == "mean", ErrorCode::kInvalidModel, "reduction = '", name, "', expected none, sum or mean");
+  WEIR_CHECK(name == "mean", ErrorCode::kInvalidModel, "reduction = '", name,
+             "', expected none, sum or mean");
   return LossReduction::kMean;
 }
 
@@ -33,11 +34,17 @@ CaseInput Labels(Dims dims, std::vector<int64_t> v) {
 }
 
 std::vector<OpCase> LossCases() {
-  const auto reduction = [](const char* name) { return Attributes{{"reduction", std::string(name)}}; };
+  const auto reduction = [](const char* name) {
+    return Attributes{{"reduction", std::string(name)}};
+  };
   Attributes ignore = reduction("mean");
   ignore.Set("ignore_index", int64_t{-100});
   return {{"mean", {{.dims = {4, 7}}, Labels({4}, {0, 6, 3, 3})}},
-          {"ignored", {{.dims = {4, 7}}, Labels({4}, {0, -100, 3, -100}), {.kind = CaseInput::Kind::kPositive, .dims = {7}}}, ignore},
+          {"ignored",
+           {{.dims = {4, 7}},
+            Labels({4}, {0, -100, 3, -100}),
+            {.kind = CaseInput::Kind::kPositive, .dims = {7}}},
+           ignore},
           {"none", {{.dims = {2, 3, 2}}, Labels({2, 2}, {0, 1, 2, 0})}, reduction("none")},
           {"sum", {{.dims = {2, 3, 2}}, Labels({2, 2}, {0, 1, 2, 0})}, reduction("sum")}};
 }
@@ -52,9 +59,12 @@ std::vector<OpCase> CrossEntropyCases() {
 const OpSchema& NegativeLogLikelihoodLossSchema() {
   static const OpSchema schema{
       .name = "NegativeLogLikelihoodLoss",
-      .doc = "loss = -w[t] * logp[n, t], 0 for ignore_index; reduction none, sum or mean (weighted).\n"
-             "inputs logp [N,C,...], targets int [N,...], weights? [C].  Source: ONNX NegativeLogLikelihoodLoss",
-      .min_inputs = 2, .max_inputs = 3,
+      .doc =
+          "loss = -w[t] * logp[n, t], 0 for ignore_index; reduction none, sum or mean (weighted).\n"
+          "inputs logp [N,C,...], targets int [N,...], weights? [C].  Source: ONNX "
+          "NegativeLogLikelihoodLoss",
+      .min_inputs = 2,
+      .max_inputs = 3,
       .infer = InferLoss,
       WEIR_REFERENCE(NegativeLogLikelihoodLossReference),
       .cases = LossCases,
@@ -64,15 +74,19 @@ const OpSchema& NegativeLogLikelihoodLossSchema() {
 WEIR_REFERENCE_CPU_KERNEL(NegativeLogLikelihoodLoss)
 
 const OpSchema& SoftmaxCrossEntropyLossSchema() {
-  static const OpSchema schema{
-      .name = "SoftmaxCrossEntropyLoss",
-      .doc = "NegativeLogLikelihoodLoss of log-softmax(scores) along axis 1; output 1 (optional): log_prob.\n"
-             "inputs scores [N,C,...], labels int [N,...], weights? [C].  Source: ONNX SoftmaxCrossEntropyLoss",
-      .min_inputs = 2, .max_inputs = 3, .max_outputs = 2,
-      .infer = InferLoss,
-      WEIR_REFERENCE(SoftmaxCrossEntropyLossReference),
-      .cases = CrossEntropyCases,
-      .nondifferentiable_inputs = {1, 2}};
+  static const OpSchema schema{.name = "SoftmaxCrossEntropyLoss",
+                               .doc =
+                                   "NegativeLogLikelihoodLoss of log-softmax(scores) along axis 1; "
+                                   "output 1 (optional): log_prob.\n"
+                                   "inputs scores [N,C,...], labels int [N,...], weights? [C].  "
+                                   "Source: ONNX SoftmaxCrossEntropyLoss",
+                               .min_inputs = 2,
+                               .max_inputs = 3,
+                               .max_outputs = 2,
+                               .infer = InferLoss,
+                               WEIR_REFERENCE(SoftmaxCrossEntropyLossReference),
+                               .cases = CrossEntropyCases,
+                               .nondifferentiable_inputs = {1, 2}};
   return schema;
 }
 WEIR_REFERENCE_CPU_KERNEL(SoftmaxCrossEntropyLoss)

@@ -15,18 +15,20 @@ LossReduction ReductionOf(const Attributes& attributes);  // throws InvalidModel
 template <class T>
 using LossSum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 
-// loss_i = -w[t_i] * logp[i, t_i], 0 where t_i = ignore_index; mean divides by the sum of the w[t_i].
-// logp [N, C, d...], targets [N, d...], weights? [C].
+// loss_i = -w[t_i] * logp[i, t_i], 0 where t_i = ignore_index; mean divides by the sum of the
+// w[t_i]. logp [N, C, d...], targets [N, d...], weights? [C].
 template <class T>
 Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
   const Array<T>& target = e.x(1);
-  WEIR_CHECK(logp.dims.size() >= 2, ErrorCode::kInvalidShape, "scores ", ToString(logp.dims), ", expected [N,C,...]");
+  WEIR_CHECK(logp.dims.size() >= 2, ErrorCode::kInvalidShape, "scores ", ToString(logp.dims),
+             ", expected [N,C,...]");
   const int64_t classes = logp.dims[1];
   Dims expected = logp.dims;
   expected.erase(expected.begin() + 1);
-  WEIR_CHECK(target.dims == expected, ErrorCode::kInvalidShape, "labels ", ToString(target.dims), ", expected ",
-             ToString(expected));
-  WEIR_CHECK(!e.has(2) || e.x(2).dims == Dims{classes}, ErrorCode::kInvalidShape, "weights must be [", classes, "]");
+  WEIR_CHECK(target.dims == expected, ErrorCode::kInvalidShape, "labels ", ToString(target.dims),
+             ", expected ", ToString(expected));
+  WEIR_CHECK(!e.has(2) || e.x(2).dims == Dims{classes}, ErrorCode::kInvalidShape,
+             "weights must be [", classes, "]");
   std::optional<int64_t> ignore;
   if (e.attributes.Has("ignore_index")) ignore = e.attributes.Int("ignore_index", 0);
   int64_t inner = 1;
@@ -46,7 +48,8 @@ Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
     weight_sum += w;
   }
   if (reduction == LossReduction::kNone) return each;
-  return Array<T>::Floats({}, static_cast<T>(reduction == LossReduction::kMean ? sum / weight_sum : sum));
+  return Array<T>::Floats(
+      {}, static_cast<T>(reduction == LossReduction::kMean ? sum / weight_sum : sum));
 }
 
 template <class T>
@@ -57,7 +60,8 @@ void NegativeLogLikelihoodLossReference(Eval<T>& e) {
 template <class T>
 void SoftmaxCrossEntropyLossReference(Eval<T>& e) {
   Array<T> logp = e.x(0);
-  WEIR_CHECK(logp.dims.size() >= 2, ErrorCode::kInvalidShape, "scores ", ToString(logp.dims), ", expected [N,C,...]");
+  WEIR_CHECK(logp.dims.size() >= 2, ErrorCode::kInvalidShape, "scores ", ToString(logp.dims),
+             ", expected [N,C,...]");
   const int64_t classes = logp.dims[1];
   int64_t inner = 1;
   for (size_t k = 2; k < logp.dims.size(); ++k) inner *= logp.dims[k];

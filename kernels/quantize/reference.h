@@ -7,8 +7,9 @@
 
 namespace weir {
 
-// Index of the scale of every element of x. Scales: one (per tensor); [dims[axis]] (per axis); or x's
-// dims with ceil(dims[axis] / block_size) along `axis` (blocked). Throws InvalidModel on other shapes.
+// Index of the scale of every element of x. Scales: one (per tensor); [dims[axis]] (per axis); or
+// x's dims with ceil(dims[axis] / block_size) along `axis` (blocked). Throws InvalidModel on other
+// shapes.
 std::vector<int64_t> ScaleIndex(const Attributes& attributes, const Dims& x, const Dims& scale);
 // The integers a quantised dtype can hold.
 struct IntRange {
@@ -23,7 +24,8 @@ void DequantizeLinearReference(Eval<T>& e) {
   WEIR_CHECK(!x.is_float() && scale.is_float(), ErrorCode::kInvalidModel, "DequantizeLinear of ",
              DTypeName(x.dtype), " with scales ", DTypeName(scale.dtype));
   WEIR_CHECK(!e.has(2) || e.x(2).dims == scale.dims, ErrorCode::kInvalidModel,
-             "DequantizeLinear: zero points ", ToString(e.x(2).dims), " and scales ", ToString(scale.dims));
+             "DequantizeLinear: zero points ", ToString(e.x(2).dims), " and scales ",
+             ToString(scale.dims));
   const auto index = ScaleIndex(e.attributes, x.dims, scale.dims);
   e.out[0] = Array<T>::Floats(x.dims);
   e.out[0].dtype = scale.dtype;
@@ -43,10 +45,12 @@ void QuantizeLinearReference(Eval<T>& e) {
   e.out[0] = Array<T>::Ints(x.dims, dtype);
   for (size_t k = 0; k < x.f.size(); ++k) {
     const int64_t zero = e.has(2) ? e.x(2).i[index[k]] : 0;
-    const double scaled = std::nearbyint(Real(T(x.f[k] / scale.f[index[k]]))) + static_cast<double>(zero);
-    e.out[0].i[k] = std::isnan(scaled) ? zero
-                                       : static_cast<int64_t>(std::clamp(scaled, static_cast<double>(range.low),
-                                                                         static_cast<double>(range.high)));
+    const double scaled =
+        std::nearbyint(Real(T(x.f[k] / scale.f[index[k]]))) + static_cast<double>(zero);
+    e.out[0].i[k] = std::isnan(scaled)
+                        ? zero
+                        : static_cast<int64_t>(std::clamp(scaled, static_cast<double>(range.low),
+                                                          static_cast<double>(range.high)));
   }
 }
 

@@ -3,7 +3,8 @@
 
 namespace weir {
 
-std::vector<bool> ReducedAxes(const Attributes& attributes, size_t rank, const std::vector<int64_t>* given) {
+std::vector<bool> ReducedAxes(const Attributes& attributes, size_t rank,
+                              const std::vector<int64_t>* given) {
   std::vector<bool> reduced(rank, false);
   if (given == nullptr || given->empty()) {
     if (attributes.Int("noop_with_empty_axes", 0) == 0) reduced.assign(rank, true);
@@ -15,7 +16,8 @@ std::vector<bool> ReducedAxes(const Attributes& attributes, size_t rank, const s
   return reduced;
 }
 
-Dims ReducedDims(const Dims& dims, const std::vector<bool>& reduced, bool keepdims, std::vector<int64_t>* slot) {
+Dims ReducedDims(const Dims& dims, const std::vector<bool>& reduced, bool keepdims,
+                 std::vector<int64_t>* slot) {
   Dims out;
   std::vector<int64_t> strides(dims.size(), 0);
   int64_t stride = 1;

@@ -29,7 +29,8 @@ std::vector<Run> Runs(const Dims& dims, const std::vector<bool>& reduced) {
 
 // The reduction that combines results of `kind` over one run with those over another.
 Reduction Next(Reduction kind) {
-  const bool sum = kind == Reduction::kMean || kind == Reduction::kL2 || kind == Reduction::kSumSquare;
+  const bool sum =
+      kind == Reduction::kMean || kind == Reduction::kL2 || kind == Reduction::kSumSquare;
   return sum ? Reduction::kSum : kind;
 }
 
@@ -42,7 +43,8 @@ int64_t Product(const std::vector<Run>& runs, size_t begin, size_t end) {
 // Reduces run after run, the innermost first, each into a smaller buffer; the last into y.
 void ReduceRuns(Reduction kind, const float* x, std::vector<Run> runs, float* y) {
   // A tensor without a reduced run goes through one of size 1: squares and the like still apply.
-  if (std::none_of(runs.begin(), runs.end(), [](const Run& r) { return r.reduced; })) runs.push_back({1, true});
+  if (std::none_of(runs.begin(), runs.end(), [](const Run& r) { return r.reduced; }))
+    runs.push_back({1, true});
   std::vector<float> held;
   for (;;) {
     size_t at = runs.size();
@@ -82,10 +84,10 @@ void LaunchReduce(KernelContext& c) {
 
 }  // namespace
 
-#define WEIR_REDUCE(Name)                                               \
-  const Kernel& Reduce##Name##CpuKernel() {                             \
+#define WEIR_REDUCE(Name)                                                   \
+  const Kernel& Reduce##Name##CpuKernel() {                                 \
     static const Kernel kernel{.launch = LaunchReduce<Reduction::k##Name>}; \
-    return kernel;                                                      \
+    return kernel;                                                          \
   }
 WEIR_REDUCE(Sum)
 WEIR_REDUCE(Mean)

@@ -20,11 +20,12 @@ Reduced AxesOf(const Node& node) {
              ": its gradient needs the rank of the input; give the graph's inputs shapes");
   std::vector<int64_t> given;
   if (const Value* axes = node.in(1)) {
-    WEIR_CHECK(axes->content && IsConcrete(*axes->content), ErrorCode::kInvalidModel, node.op(), " ", node.source,
-               ": its gradient needs constant axes");
+    WEIR_CHECK(axes->content && IsConcrete(*axes->content), ErrorCode::kInvalidModel, node.op(),
+               " ", node.source, ": its gradient needs constant axes");
     given = ToDims(*axes->content);
   }
-  const auto reduced = ReducedAxes(node.attributes, x.shape.size(), node.in(1) == nullptr ? nullptr : &given);
+  const auto reduced =
+      ReducedAxes(node.attributes, x.shape.size(), node.in(1) == nullptr ? nullptr : &given);
   Reduced result{{}, node.attributes.Int("keepdims", 1) != 0};
   for (size_t axis = 0; axis < reduced.size(); ++axis) {
     if (reduced[axis]) result.axes.push_back(static_cast<int64_t>(axis));
@@ -75,7 +76,8 @@ void ReduceExtremeGradient(GradientContext& g) {
   const Reduced reduced = AxesOf(g.node);
   Value* chosen = b.Op("Equal", {g.in(0), Kept(b, g.out(), reduced)});
   Value* ones = b.Op("Cast", {chosen}, {{"to", kOnnxFloat}});
-  Value* ties = b.Op("ReduceSum", {ones, b.Ints(reduced.axes)}, {{"noop_with_empty_axes", int64_t{1}}});
+  Value* ties =
+      b.Op("ReduceSum", {ones, b.Ints(reduced.axes)}, {{"noop_with_empty_axes", int64_t{1}}});
   Value* share = b.Op("Div", {Kept(b, g.OutputGradient(), reduced), ties});
   g.Add(0, b.Op("Where", {chosen, share, b.Float(0)}));
 }

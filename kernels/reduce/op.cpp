@@ -49,7 +49,8 @@ void InferWithContent(InferContext& c) {
 }
 
 CaseInput Axes(std::vector<int64_t> axes) {
-  return {.kind = CaseInput::Kind::kInts, .dims = {static_cast<int64_t>(axes.size())}, .ints = axes};
+  return {
+      .kind = CaseInput::Kind::kInts, .dims = {static_cast<int64_t>(axes.size())}, .ints = axes};
 }
 
 std::vector<OpCase> Cases() {
@@ -72,7 +73,12 @@ std::vector<OpCase> Cases() {
 std::vector<OpCase> SumCases() {
   auto cases = Cases();
   cases.push_back({"empty_axis", {{.dims = {3, 0}}, Axes({1})}, {}, 1, false});
-  cases.push_back({"ints", {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {1, -2, 3, 4, 5, 6}}, Axes({1})}, {}, 1, false});
+  cases.push_back(
+      {"ints",
+       {{.kind = CaseInput::Kind::kInts, .dims = {2, 3}, .ints = {1, -2, 3, 4, 5, 6}}, Axes({1})},
+       {},
+       1,
+       false});
   return cases;
 }
 std::vector<OpCase> ExtremeCases() {
@@ -93,10 +99,13 @@ std::vector<OpCase> ProdCases() {
 std::vector<OpCase> LogSumExpCases() {
   auto cases = Cases();
   cases.push_back({"extreme",
-                   {{.kind = CaseInput::Kind::kFloats, .dims = {4, 2},
+                   {{.kind = CaseInput::Kind::kFloats,
+                     .dims = {4, 2},
                      .floats = {1e4, -1e4, -INFINITY, 3, -INFINITY, -INFINITY, INFINITY, 1}},
                     Axes({1})},
-                   {}, 1, false});
+                   {},
+                   1,
+                   false});
   return cases;
 }
 
@@ -105,9 +114,12 @@ OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase>
                       void (*gradient)(GradientContext&)) {
   OpSchema schema;
   schema.name = name;
-  schema.doc = StrCat(formula, " over `axes` (optional int64 input; none: every axis, or no axis with\n"
-                      "noop_with_empty_axes = 1); keepdims 1 leaves reduced axes as 1. Blocks accumulate in\n"
-                      "float32 partial sums and fold in float64. Deterministic.  Source: ONNX ", name);
+  schema.doc = StrCat(
+      formula,
+      " over `axes` (optional int64 input; none: every axis, or no axis with\n"
+      "noop_with_empty_axes = 1); keepdims 1 leaves reduced axes as 1. Blocks accumulate in\n"
+      "float32 partial sums and fold in float64. Deterministic.  Source: ONNX ",
+      name);
   schema.max_inputs = 2;
   schema.infer = kind == Reduction::kProd  ? InferWithContent<true>
                  : kind == Reduction::kSum ? InferWithContent<false>
@@ -127,11 +139,11 @@ OpSchema ReduceSchema(const char* name, const char* formula, std::vector<OpCase>
 
 }  // namespace
 
-#define WEIR_REDUCE(Name, formula, ...)                                                      \
-  const OpSchema& Reduce##Name##Schema() {                                                   \
-    static const OpSchema schema =                                                           \
-        ReduceSchema<Reduction::k##Name>("Reduce" #Name, formula, __VA_ARGS__);             \
-    return schema;                                                                           \
+#define WEIR_REDUCE(Name, formula, ...)                                         \
+  const OpSchema& Reduce##Name##Schema() {                                      \
+    static const OpSchema schema =                                              \
+        ReduceSchema<Reduction::k##Name>("Reduce" #Name, formula, __VA_ARGS__); \
+    return schema;                                                              \
   }
 WEIR_REDUCE(Sum, "y = sum x", SumCases, ReduceSumGradient)
 WEIR_REDUCE(Mean, "y = mean x", Cases, ReduceMeanGradient)

@@ -22,13 +22,19 @@ float LogSumExpOf(const float* x, int64_t count) {
 
 float ReduceRow(Reduction kind, const float* x, int64_t count) {
   switch (kind) {
-    case Reduction::kMax: return GreatestOf(x, count);
-    case Reduction::kMin: return LeastOf(x, count);
-    case Reduction::kProd: return ProductOf(x, count);
-    case Reduction::kLogSumExp: return LogSumExpOf(x, count);
+    case Reduction::kMax:
+      return GreatestOf(x, count);
+    case Reduction::kMin:
+      return LeastOf(x, count);
+    case Reduction::kProd:
+      return ProductOf(x, count);
+    case Reduction::kLogSumExp:
+      return LogSumExpOf(x, count);
     case Reduction::kSumSquare:
-    case Reduction::kL2: return SumSquaresOf(x, count);
-    default: return SumOf(x, count);
+    case Reduction::kL2:
+      return SumSquaresOf(x, count);
+    default:
+      return SumOf(x, count);
   }
 }
 
@@ -46,14 +52,17 @@ void SumColumns(int64_t length, int64_t width, const Add& add, float* y) {
 }
 
 // Columns [0, width) of one outer slice; x points at the first, rows are `inner` apart.
-void ReduceColumns(Reduction kind, const float* x, int64_t length, int64_t inner, int64_t width, float* y) {
+void ReduceColumns(Reduction kind, const float* x, int64_t length, int64_t inner, int64_t width,
+                   float* y) {
   const auto fold = [&](auto step) {
     std::memcpy(y, x, static_cast<size_t>(width) * sizeof(float));
     for (int64_t i = 1; i < length; ++i) step(x + i * inner, width, y);
   };
   switch (kind) {
-    case Reduction::kMax: return fold(GreatestTo);
-    case Reduction::kMin: return fold(LeastTo);
+    case Reduction::kMax:
+      return fold(GreatestTo);
+    case Reduction::kMin:
+      return fold(LeastTo);
     case Reduction::kProd:
       std::fill(y, y + width, 1.0f);
       for (int64_t i = 0; i < length; ++i) MultiplyTo(x + i * inner, width, y);
@@ -64,7 +73,9 @@ void ReduceColumns(Reduction kind, const float* x, int64_t length, int64_t inner
       for (int64_t i = 0; i < length; ++i) GreatestTo(x + i * inner, width, top);
       float shift[kBlockColumns];
       for (int64_t j = 0; j < width; ++j) shift[j] = std::isfinite(top[j]) ? top[j] : 0;
-      SumColumns(length, width, [&](int64_t i, float* block) { AddExpTo(x + i * inner, shift, width, block); }, y);
+      SumColumns(
+          length, width,
+          [&](int64_t i, float* block) { AddExpTo(x + i * inner, shift, width, block); }, y);
       for (int64_t j = 0; j < width; ++j) {
         y[j] = std::isinf(top[j]) && top[j] > 0 ? top[j] : std::log(y[j]) + shift[j];
       }
@@ -72,19 +83,25 @@ void ReduceColumns(Reduction kind, const float* x, int64_t length, int64_t inner
     }
     case Reduction::kSumSquare:
     case Reduction::kL2:
-      return SumColumns(length, width, [&](int64_t i, float* block) { AddSquaresTo(x + i * inner, width, block); }, y);
+      return SumColumns(
+          length, width,
+          [&](int64_t i, float* block) { AddSquaresTo(x + i * inner, width, block); }, y);
     default:
-      return SumColumns(length, width, [&](int64_t i, float* block) { AddTo(x + i * inner, width, block); }, y);
+      return SumColumns(
+          length, width, [&](int64_t i, float* block) { AddTo(x + i * inner, width, block); }, y);
   }
 }
 
 }  // namespace
 
-void ReduceAxis(Reduction kind, const float* x, int64_t outer, int64_t length, int64_t inner, float* y) {
+void ReduceAxis(Reduction kind, const float* x, int64_t outer, int64_t length, int64_t inner,
+                float* y) {
   if (inner == 1) {
-    ParallelFor(outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(length, 1)), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) y[i] = ReduceRow(kind, x + i * length, length);
-    });
+    ParallelFor(outer, std::max<int64_t>(1, kGrain / std::max<int64_t>(length, 1)),
+                [&](int64_t begin, int64_t end) {
+                  for (int64_t i = begin; i < end; ++i)
+                    y[i] = ReduceRow(kind, x + i * length, length);
+                });
     return;
   }
   const int64_t pieces = DivCeil(inner, kBlockColumns);
@@ -92,8 +109,8 @@ void ReduceAxis(Reduction kind, const float* x, int64_t outer, int64_t length, i
   ParallelFor(outer * pieces, std::max<int64_t>(1, kGrain / work), [&](int64_t begin, int64_t end) {
     for (int64_t k = begin; k < end; ++k) {
       const int64_t slice = k / pieces, column = k % pieces * kBlockColumns;
-      ReduceColumns(kind, x + slice * length * inner + column, length, inner, std::min(kBlockColumns, inner - column),
-                    y + slice * inner + column);
+      ReduceColumns(kind, x + slice * length * inner + column, length, inner,
+                    std::min(kBlockColumns, inner - column), y + slice * inner + column);
     }
   });
 }

@@ -18,33 +18,33 @@ inline float Least(float a, float b) { return a < b || a != a ? a : b; }
 
 // Element i goes to lane i % 16, in order; then the lanes fold in order. `step` combines the lane p
 // with the element v.
-#define WEIR_LANES(Name, start, step, fold)                                       \
-  WEIR_VECTOR_CLONES static float Name(const float* x, int64_t count) {           \
-    float partial[kLanes];                                                        \
-    for (float& p : partial) p = start;                                           \
-    int64_t i = 0;                                                                \
-    for (; i + kLanes <= count; i += kLanes) {                                    \
-      _Pragma("GCC unroll 1") for (int64_t lane = 0; lane < kLanes; ++lane) {     \
-        const float v = x[i + lane], p = partial[lane];                           \
-        partial[lane] = step;                                                     \
-      }                                                                           \
-    }                                                                             \
-    for (int64_t lane = 0; i < count; ++i, ++lane) {                              \
-      const float v = x[i], p = partial[lane];                                    \
-      partial[lane] = step;                                                       \
-    }                                                                             \
-    float result = partial[0];                                                    \
-    for (int64_t lane = 1; lane < kLanes; ++lane) {                               \
-      const float p = result, v = partial[lane];                                  \
-      result = fold;                                                              \
-    }                                                                             \
-    return result;                                                                \
+#define WEIR_LANES(Name, start, step, fold)                                   \
+  WEIR_VECTOR_CLONES static float Name(const float* x, int64_t count) {       \
+    float partial[kLanes];                                                    \
+    for (float& p : partial) p = start;                                       \
+    int64_t i = 0;                                                            \
+    for (; i + kLanes <= count; i += kLanes) {                                \
+      _Pragma("GCC unroll 1") for (int64_t lane = 0; lane < kLanes; ++lane) { \
+        const float v = x[i + lane], p = partial[lane];                       \
+        partial[lane] = step;                                                 \
+      }                                                                       \
+    }                                                                         \
+    for (int64_t lane = 0; i < count; ++i, ++lane) {                          \
+      const float v = x[i], p = partial[lane];                                \
+      partial[lane] = step;                                                   \
+    }                                                                         \
+    float result = partial[0];                                                \
+    for (int64_t lane = 1; lane < kLanes; ++lane) {                           \
+      const float p = result, v = partial[lane];                              \
+      result = fold;                                                          \
+    }                                                                         \
+    return result;                                                            \
   }
 WEIR_LANES(SumLanes, 0.0f, p + v, p + v)
 WEIR_LANES(SquareLanes, 0.0f, std::fma(v, v, p), p + v)
 WEIR_LANES(GreatestLanes, x[0], Greatest(p, v), Greatest(p, v))
 WEIR_LANES(LeastLanes, x[0], Least(p, v), Least(p, v))
-WEIR_LANES(ProductLanes, 1.0f, p * v, p * v)
+WEIR_LANES(ProductLanes, 1.0f, p* v, p* v)
 #undef WEIR_LANES
 
 static float InBlocks(float (*lanes)(const float*, int64_t), const float* x, int64_t count) {

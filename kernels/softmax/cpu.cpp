@@ -34,27 +34,29 @@ void ForEachRow(KernelContext& c, const Body& body) {
   const int64_t n = view.size, inner = view.inner;
   if (n == 0) return;
   float* out = c.outputs[0].data<float>();
-  ParallelFor(view.outer * inner, std::max<int64_t>(1, kGrain / n), [&](int64_t begin, int64_t end) {
-    std::vector<float> gathered(inner == 1 ? 0 : static_cast<size_t>(n) * operands);
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t base = row / inner * n * inner + row % inner;
-      const float* rows[operands];
-      for (size_t k = 0; k < operands; ++k) {
-        const float* in = c.inputs[k].data<float>() + base;
-        rows[k] = in;
-        if (inner == 1) continue;
-        float* copy = gathered.data() + static_cast<int64_t>(k) * n;
-        for (int64_t j = 0; j < n; ++j) copy[j] = in[j * inner];
-        rows[k] = copy;
-      }
-      if (inner == 1) {
-        body(rows, out + base);
-        continue;
-      }
-      body(rows, gathered.data());
-      for (int64_t j = 0; j < n; ++j) out[base + j * inner] = gathered[static_cast<size_t>(j)];
-    }
-  });
+  ParallelFor(view.outer * inner, std::max<int64_t>(1, kGrain / n),
+              [&](int64_t begin, int64_t end) {
+                std::vector<float> gathered(inner == 1 ? 0 : static_cast<size_t>(n) * operands);
+                for (int64_t row = begin; row < end; ++row) {
+                  const int64_t base = row / inner * n * inner + row % inner;
+                  const float* rows[operands];
+                  for (size_t k = 0; k < operands; ++k) {
+                    const float* in = c.inputs[k].data<float>() + base;
+                    rows[k] = in;
+                    if (inner == 1) continue;
+                    float* copy = gathered.data() + static_cast<int64_t>(k) * n;
+                    for (int64_t j = 0; j < n; ++j) copy[j] = in[j * inner];
+                    rows[k] = copy;
+                  }
+                  if (inner == 1) {
+                    body(rows, out + base);
+                    continue;
+                  }
+                  body(rows, gathered.data());
+                  for (int64_t j = 0; j < n; ++j)
+                    out[base + j * inner] = gathered[static_cast<size_t>(j)];
+                }
+              });
 }
 
 template <bool log>
@@ -67,7 +69,8 @@ void LaunchSoftmax(KernelContext& c) {
 void LaunchSoftmaxGradient(KernelContext& c) {
   const bool log = c.attributes().Int("log", 0) != 0;
   const int64_t n = ViewAxis(c.outputs[0].dims, c.attributes().Int("axis", -1)).size;
-  ForEachRow<2>(c, [n, log](const float* const* in, float* dx) { GradientRow(in[0], in[1], n, log, dx); });
+  ForEachRow<2>(
+      c, [n, log](const float* const* in, float* dx) { GradientRow(in[0], in[1], n, log, dx); });
 }
 
 }  // namespace

@@ -32,9 +32,13 @@ std::vector<OpCase> Cases() {
           {"wide", {{.dims = {3, 50}, .scale = 1e4}}, {}, 1, false},
           {"large", {{.dims = {4, 1500}, .scale = 3}}},
           {"masked",
-           {{.kind = CaseInput::Kind::kFloats, .dims = {4, 3},
-             .floats = {1, -INFINITY, 2, -INFINITY, -INFINITY, 5, 1e4, -1e4, 0, -INFINITY, -INFINITY, -INFINITY}}},
-           {}, 1, false}};
+           {{.kind = CaseInput::Kind::kFloats,
+             .dims = {4, 3},
+             .floats = {1, -INFINITY, 2, -INFINITY, -INFINITY, 5, 1e4, -1e4, 0, -INFINITY,
+                        -INFINITY, -INFINITY}}},
+           {},
+           1,
+           false}};
 }
 
 }  // namespace
@@ -42,9 +46,10 @@ std::vector<OpCase> Cases() {
 const OpSchema& SoftmaxSchema() {
   static const OpSchema schema{
       .name = "Softmax",
-      .doc = "y = e^(x - m) / sum e^(x - m) along `axis` (-1), m = max x; a row of -inf gives NaN.\n"
-             "Saves y. Accumulates in float32, 16 interleaved partial sums. Deterministic.\n"
-             "Cost: 5N flop, 2N*sizeof(dtype) bytes.  Source: ONNX Softmax",
+      .doc =
+          "y = e^(x - m) / sum e^(x - m) along `axis` (-1), m = max x; a row of -inf gives NaN.\n"
+          "Saves y. Accumulates in float32, 16 interleaved partial sums. Deterministic.\n"
+          "Cost: 5N flop, 2N*sizeof(dtype) bytes.  Source: ONNX Softmax",
       .infer = InferSoftmax,
       .reference_f32 = SoftmaxReference<false, float>,
       .reference_f64 = SoftmaxReference<false, double>,
@@ -58,8 +63,9 @@ const OpSchema& SoftmaxSchema() {
 const OpSchema& LogSoftmaxSchema() {
   static const OpSchema schema{
       .name = "LogSoftmax",
-      .doc = "y = x - m - ln(sum e^(x - m)) along `axis` (-1), m = max x. Saves y. Deterministic.\n"
-             "Source: ONNX LogSoftmax",
+      .doc =
+          "y = x - m - ln(sum e^(x - m)) along `axis` (-1), m = max x. Saves y. Deterministic.\n"
+          "Source: ONNX LogSoftmax",
       .infer = InferSoftmax,
       .reference_f32 = SoftmaxReference<true, float>,
       .reference_f64 = SoftmaxReference<true, double>,
@@ -74,9 +80,11 @@ const OpSchema& SoftmaxGradientSchema() {
   static const OpSchema schema{
       .name = "SoftmaxGradient",
       .domain = "ai.weir",
-      .doc = "dx = y * (dy - sum(dy * y)) along `axis`; log = 1: dx = dy - e^y * sum(dy).\n"
-             "inputs y, dy; output dx like y. Deterministic.",
-      .min_inputs = 2, .max_inputs = 2,
+      .doc =
+          "dx = y * (dy - sum(dy * y)) along `axis`; log = 1: dx = dy - e^y * sum(dy).\n"
+          "inputs y, dy; output dx like y. Deterministic.",
+      .min_inputs = 2,
+      .max_inputs = 2,
       .infer = InferSoftmax,
       WEIR_REFERENCE(SoftmaxGradientReference),
       .elementwise = true};

@@ -8,7 +8,8 @@
 
 namespace weir {
 
-// y = exp(x - m) / sum exp(x - m), m the row's maximum; log form: x - m - ln(sum). A row of -inf is NaN.
+// y = exp(x - m) / sum exp(x - m), m the row's maximum; log form: x - m - ln(sum). A row of -inf is
+// NaN.
 template <bool log, class T>
 void SoftmaxReference(Eval<T>& e) {
   const Array<T>& x = e.x(0);

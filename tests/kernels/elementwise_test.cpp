@@ -1,4 +1,5 @@
-// Elementwise ops beyond the conformance cases: integers, NaN, contents of shapes, threads, wrong use.
+// Elementwise ops beyond the conformance cases: integers, NaN, contents of shapes, threads, wrong
+// use.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -22,7 +23,8 @@ Array<float> Typed(DType dtype, std::vector<int64_t> values) {
 }
 
 TEST(Elementwise, IntegerDivisionTruncatesTowardsZero) {
-  EXPECT_EQ(RunOp("Div", {Ints({4}, {-7, 7, -6, 5}), Ints({}, {2})})[0].i, (std::vector<int64_t>{-3, 3, -3, 2}));
+  EXPECT_EQ(RunOp("Div", {Ints({4}, {-7, 7, -6, 5}), Ints({}, {2})})[0].i,
+            (std::vector<int64_t>{-3, 3, -3, 2}));
 }
 
 TEST(Elementwise, IntegersWrapAtTheirWidth) {
@@ -44,28 +46,40 @@ TEST(Elementwise, DivisionOfIntegersByZeroIsAnError) {
 
 TEST(Elementwise, MinAndMaxKeepNan) {
   for (const char* op : {"Min", "Max"}) {
-    const auto y = RunOp(op, {Floats({3}, {kNan, 1, 2}), Floats({3}, {1, kNan, 2}), Floats({}, {2})});
+    const auto y =
+        RunOp(op, {Floats({3}, {kNan, 1, 2}), Floats({3}, {1, kNan, 2}), Floats({}, {2})});
     EXPECT_TRUE(std::isnan(y[0].f[0]) && std::isnan(y[0].f[1])) << op;
     EXPECT_EQ(y[0].f[2], 2) << op;
   }
 }
 
 TEST(Elementwise, WrongUseIsAnErrorThatSaysWhat) {
-  const auto error = [](std::string_view op, const Inputs& inputs) { return ErrorOf([&] { RunOp(op, inputs); }); };
-  EXPECT_NE(error("Add", {Normal({2, 3}, 1), Normal({2}, 1)}).find("does not broadcast"), std::string::npos);
-  EXPECT_NE(error("Mul", {Normal({2}, 1), Ints({2}, {1, 2})}).find("insert a Cast"), std::string::npos);
-  EXPECT_NE(error("Where", {Ints({1}, {1}), Normal({1}, 1), Normal({1}, 2)}).find("expected bool"), std::string::npos);
-  EXPECT_NE(error("And", {Ints({1}, {1}), Ints({1}, {1})}).find("expected bool"), std::string::npos);
-  EXPECT_NE(error("Clip", {Normal({3}, 1), Normal({3}, 1)}).find("expected a scalar"), std::string::npos);
+  const auto error = [](std::string_view op, const Inputs& inputs) {
+    return ErrorOf([&] { RunOp(op, inputs); });
+  };
+  EXPECT_NE(error("Add", {Normal({2, 3}, 1), Normal({2}, 1)}).find("does not broadcast"),
+            std::string::npos);
+  EXPECT_NE(error("Mul", {Normal({2}, 1), Ints({2}, {1, 2})}).find("insert a Cast"),
+            std::string::npos);
+  EXPECT_NE(error("Where", {Ints({1}, {1}), Normal({1}, 1), Normal({1}, 2)}).find("expected bool"),
+            std::string::npos);
+  EXPECT_NE(error("And", {Ints({1}, {1}), Ints({1}, {1})}).find("expected bool"),
+            std::string::npos);
+  EXPECT_NE(error("Clip", {Normal({3}, 1), Normal({3}, 1)}).find("expected a scalar"),
+            std::string::npos);
   EXPECT_NE(error("Exp", {Ints({1}, {1})}).find("floats expected"), std::string::npos);
-  EXPECT_NE(error("Mod", {Normal({1}, 1), Ints({1}, {2})}).find("insert a Cast"), std::string::npos);
+  EXPECT_NE(error("Mod", {Normal({1}, 1), Ints({1}, {2})}).find("insert a Cast"),
+            std::string::npos);
   EXPECT_NE(error("Add", {Normal({1}, 1)}).find("inputs"), std::string::npos);
-  EXPECT_NE(ErrorOf([] { RunOp("Gelu", {Normal({2}, 1)}, 1, {{"approximate", std::string("fast")}}); }).find("'fast'"),
+  EXPECT_NE(ErrorOf([] {
+              RunOp("Gelu", {Normal({2}, 1)}, 1, {{"approximate", std::string("fast")}});
+            }).find("'fast'"),
             std::string::npos);
 }
 
 TEST(Elementwise, SameBitsOnAnyThreads) {
-  const Array<float> x = Normal({301, 257}, 1, 3), row = Normal({257}, 2), column = Normal({301, 1}, 3);
+  const Array<float> x = Normal({301, 257}, 1, 3), row = Normal({257}, 2),
+                     column = Normal({301, 1}, 3);
   ExpectSameBitsOnAnyThreads("Add", {x, row}, 1);
   ExpectSameBitsOnAnyThreads("Div", {x, column}, 1);
   ExpectSameBitsOnAnyThreads("Max", {x, row, column}, 1);

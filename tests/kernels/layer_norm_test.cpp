@@ -10,9 +10,10 @@ namespace {
 
 // Rows 1 2 3 4: mean 2.5, variance 1.25.
 TEST(LayerNorm, MatchesHandArithmetic) {
-  const auto y = RunOp("LayerNormalization",
-                       {Floats({1, 4}, {1, 2, 3, 4}), Floats({4}, {1, 1, 2, 1}), Floats({4}, {0, 0, 0, 5})}, 3,
-                       {{"epsilon", 0.0}});
+  const auto y =
+      RunOp("LayerNormalization",
+            {Floats({1, 4}, {1, 2, 3, 4}), Floats({4}, {1, 1, 2, 1}), Floats({4}, {0, 0, 0, 5})}, 3,
+            {{"epsilon", 0.0}});
   const double r = 1 / std::sqrt(1.25);
   EXPECT_NEAR(y[0].f[0], -1.5 * r, 1e-6);
   EXPECT_NEAR(y[0].f[2], 2 * 0.5 * r, 1e-6);
@@ -30,9 +31,11 @@ TEST(LayerNorm, OneAndThreeOutputsGiveEqualGradients_IMP17) {
     const auto graph = MakeOpGraph(GetOp("LayerNormalization"), op_case, true, false);
     std::vector<std::pair<Value*, Array<float>>> feeds;
     const auto drawn = DrawInputs(op_case, 1);
-    for (size_t i = 0; i < drawn.size(); ++i) feeds.push_back({graph->inputs[i], Convert<float>(drawn[i])});
+    for (size_t i = 0; i < drawn.size(); ++i)
+      feeds.push_back({graph->inputs[i], Convert<float>(drawn[i])});
     for (Value* dy : graph->output_gradients) feeds.push_back({dy, Normal({5, 37}, 9)});
-    for (size_t o = 1; o < graph->output_gradients.size(); ++o) feeds[feeds.size() - o].second = Normal({5, 1}, 9);
+    for (size_t o = 1; o < graph->output_gradients.size(); ++o)
+      feeds[feeds.size() - o].second = Normal({5, 1}, 9);
     results.push_back(RunOnCpu(graph->graph, feeds, graph->input_gradients));
   }
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(results[0][i].f, results[1][i].f) << "input " << i;
@@ -49,8 +52,10 @@ TEST(LayerNorm, WrongUseIsAnError) {
     return ErrorOf([&] { RunOp("LayerNormalization", inputs, 1, {{"axis", axis}}); });
   };
   EXPECT_NE(error({Normal({2, 3}, 1), Normal({3}, 1)}, 2).find("axis 2"), std::string::npos);
-  EXPECT_NE(error({Normal({2, 3}, 1), Normal({2}, 1)}, -1).find("does not broadcast"), std::string::npos);
-  EXPECT_NE(error({Normal({2, 3}, 1), Normal({2, 3}, 1)}, -1).find("does not broadcast"), std::string::npos);
+  EXPECT_NE(error({Normal({2, 3}, 1), Normal({2}, 1)}, -1).find("does not broadcast"),
+            std::string::npos);
+  EXPECT_NE(error({Normal({2, 3}, 1), Normal({2, 3}, 1)}, -1).find("does not broadcast"),
+            std::string::npos);
 }
 
 }  // namespace
