@@ -78,6 +78,10 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
   return true;
 }
 
+po::typed_value<double>* Real(double& target) {
+  return po::value<double>(&target)->default_value(target, Shortest(target));
+}
+
 std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values) {
   std::ostringstream out;
   for (const auto& group : groups) {

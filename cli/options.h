@@ -29,6 +29,9 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
                   const std::vector<po::options_description>& groups,
                   const std::vector<std::string>& positional, po::variables_map& values);
 
+// An option of type double whose default prints in the fewest digits that read back exactly.
+po::typed_value<double>* Real(double& target);
+
 // The resolved values as a config file that reproduces them.
 std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values);
 

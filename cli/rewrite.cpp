@@ -12,7 +12,6 @@ namespace weir {
 namespace {
 
 po::options_description Flags(TrainingOptions& training) {
-  const auto real = [](double& target) { return po::value<double>(&target)->default_value(target); };
   po::options_description group("Rewrite");
   group.add_options()
       ("model", po::value<std::string>()->required(), "exported ONNX model")
@@ -22,8 +21,8 @@ po::options_description Flags(TrainingOptions& training) {
       ("sequence", po::value<int64_t>(), "bind the tokens per row; with --batch")
       ("log", po::value<std::string>(), "FILE for one line per pass with its matches")
       ("decay", po::value<std::string>(&training.decay)->default_value(training.decay), "matrices, dims or all")
-      ("weight-decay", real(training.weight_decay), "of AdamW")
-      ("max-norm", real(training.max_norm), "gradient norm to clip to; 0 = none");
+      ("weight-decay", Real(training.weight_decay), "of AdamW")
+      ("max-norm", Real(training.max_norm), "gradient norm to clip to; 0 = none");
   return group;
 }
 

@@ -31,7 +31,6 @@ struct RunFlags {
 
 std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, TrainerOptions& trainer) {
   const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
-  const auto real = [](double& target) { return po::value<double>(&target)->default_value(target); };
   const auto text = [](std::string& target) { return po::value<std::string>(&target)->default_value(target); };
   po::options_description main("Run");
   main.add_options()
@@ -44,7 +43,7 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
       ("log-every", integer(run.log_every), "steps between progress lines")
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
       ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
-      ("init-std", real(trainer.init.std), "standard deviation of --init normal");
+      ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
   po::options_description files("Data");
   files.add_options()
       ("data", po::value<std::vector<std::string>>(&data.paths)->required()->composing(),
@@ -61,17 +60,17 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
   auto& schedule = trainer.schedule;
   auto& training = trainer.training;
   optimizer.add_options()
-      ("learning-rate", real(schedule.peak), "peak")
-      ("min-learning-rate", real(schedule.minimum), "where the schedule ends")
+      ("learning-rate", Real(schedule.peak), "peak")
+      ("min-learning-rate", Real(schedule.minimum), "where the schedule ends")
       ("schedule", text(schedule.kind), "constant, linear, cosine or wsd")
       ("warmup-steps", integer(schedule.warmup_steps), "linear from peak/steps to peak")
       ("decay-steps", integer(schedule.decay_steps), "wsd: length of the final decay, steps")
-      ("beta1", real(training.beta1), "first moment decay")
-      ("beta2", real(training.beta2), "second moment decay")
-      ("epsilon", real(training.epsilon), "added to sqrt(v)")
-      ("weight-decay", real(training.weight_decay), "decoupled")
+      ("beta1", Real(training.beta1), "first moment decay")
+      ("beta2", Real(training.beta2), "second moment decay")
+      ("epsilon", Real(training.epsilon), "added to sqrt(v)")
+      ("weight-decay", Real(training.weight_decay), "decoupled")
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
-      ("max-norm", real(training.max_norm), "clip the global gradient norm; 0 = off");
+      ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
   return {main, files, batch, optimizer, ModelOptions()};
 }
 

@@ -19,9 +19,9 @@ int VerifyCommand(int argc, const char* const* argv) {
       ("reference", po::value<std::string>(), "safetensors FILE of a PyTorch run: input_ids, labels, logits, loss, grad.*, "
                                               "adamw.*, router.* (models/README.md says how to write one)")
       ("trajectory", po::value<std::string>(), "safetensors FILE of a PyTorch training run to follow step by step")
-      ("logits-tolerance", po::value<double>(&limits.logits)->default_value(limits.logits), "largest absolute difference")
-      ("loss-tolerance", po::value<double>(&limits.loss)->default_value(limits.loss), "relative")
-      ("gradient-tolerance", po::value<double>(&limits.gradient)->default_value(limits.gradient), "relative L2")
+      ("logits-tolerance", Real(limits.logits), "largest absolute difference")
+      ("loss-tolerance", Real(limits.loss), "relative")
+      ("gradient-tolerance", Real(limits.gradient), "relative L2")
       ("json", po::bool_switch(), "print JSON");
   const std::vector<po::options_description> groups = {main, ModelOptions()};
   po::variables_map values;

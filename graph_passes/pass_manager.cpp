@@ -65,17 +65,35 @@ void PassManager::CheckNames() const {
   }
 }
 
+// A cleaning pass runs many times; its runs are one line, in the place of the first.
 std::string PassManager::Log() const {
-  std::string text;
+  std::vector<PassRecord> merged;
+  std::vector<int> runs;
   for (const PassRecord& record : records_) {
+    const auto same = [&](const PassRecord& other) { return other.name == record.name; };
+    const auto it = std::find_if(merged.begin(), merged.end(), same);
+    if (it == merged.end()) {
+      merged.push_back(record);
+      runs.push_back(1);
+      continue;
+    }
+    it->matches += record.matches;
+    it->ms += record.ms;
+    it->nodes_after = record.nodes_after;
+    ++runs[static_cast<size_t>(it - merged.begin())];
+  }
+  std::string text;
+  for (size_t i = 0; i < merged.size(); ++i) {
+    const PassRecord& record = merged[i];
     char line[160];
     if (record.disabled) {
       std::snprintf(line, sizeof(line), "%-28s disabled\n", record.name.c_str());
     } else {
-      std::snprintf(line, sizeof(line), "%-28s %5d matches %9.1f ms %7lld nodes\n", record.name.c_str(),
-                    record.matches, record.ms, static_cast<long long>(record.nodes_after));
+      std::snprintf(line, sizeof(line), "%-28s %5d matches %9.1f ms %7lld nodes", record.name.c_str(), record.matches,
+                    record.ms, static_cast<long long>(record.nodes_after));
     }
     text += line;
+    if (!record.disabled) text += runs[i] > 1 ? StrCat("  (", runs[i], " runs)\n") : "\n";
   }
   return text;
 }
