@@ -7,11 +7,13 @@
 
 namespace weir {
 
-CanonicalReader::CanonicalReader(Dims dims, const std::vector<ParameterPiece>& pieces, const Lookup& lookup)
+CanonicalReader::CanonicalReader(Dims dims, const std::vector<ParameterPiece>& pieces,
+                                 const Lookup& lookup)
     : dims_(std::move(dims)) {
   for (const ParameterPiece& piece : pieces) {
     Source source{piece, PieceExtent(piece), Dims(piece.dims.size(), 1), lookup(piece.tensor)};
-    for (size_t a = piece.dims.size(); a-- > 1;) source.strides[a - 1] = source.strides[a] * piece.dims[a];
+    for (size_t a = piece.dims.size(); a-- > 1;)
+      source.strides[a - 1] = source.strides[a] * piece.dims[a];
     source.piece.offset.resize(dims_.size(), 0);
     complete_ = complete_ && source.data != nullptr;
     sources_.push_back(std::move(source));
@@ -29,8 +31,12 @@ float CanonicalReader::At(const Dims& index) const {
       inside = i >= 0 && i < size;
       if (a < pad || !inside) continue;
       const size_t axis = a - pad;
-      if (static_cast<int>(axis) == source.piece.deinterleave_axis) i = i < size / 2 ? 2 * i : 2 * (i - size / 2) + 1;
-      at += i * source.strides[source.piece.perm.empty() ? axis : static_cast<size_t>(source.piece.perm[axis])];
+      if (static_cast<int>(axis) == source.piece.deinterleave_axis)
+        i = i < size / 2 ? 2 * i : 2 * (i - size / 2) + 1;
+      at +=
+          i *
+          source.strides[source.piece.perm.empty() ? axis
+                                                   : static_cast<size_t>(source.piece.perm[axis])];
     }
     if (!inside || source.data == nullptr) continue;
     float value = 0;
@@ -62,7 +68,9 @@ float Rounded(float value, DType rounding) {
 }
 
 DType Coarser(DType a, DType b) {
-  const auto digits = [](DType dtype) { return dtype == DType::kBFloat16 ? 8 : dtype == DType::kFloat16 ? 11 : 24; };
+  const auto digits = [](DType dtype) {
+    return dtype == DType::kBFloat16 ? 8 : dtype == DType::kFloat16 ? 11 : 24;
+  };
   const DType coarser = digits(a) <= digits(b) ? a : b;
   return coarser == DType::kFloat64 ? DType::kFloat32 : coarser;
 }

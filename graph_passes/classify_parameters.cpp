@@ -17,8 +17,8 @@ bool IsNondifferentiable(const Node& node, size_t input) {
   return std::find(list.begin(), list.end(), static_cast<int>(input)) != list.end();
 }
 
-// Values that the outputs depend on differentiably. Angles of sines and cosines are positions, which no
-// model trains.
+// Values that the outputs depend on differentiably. Angles of sines and cosines are positions,
+// which no model trains.
 Values GradientPaths(const Graph& graph) {
   Values reached(graph.outputs.begin(), graph.outputs.end());
   for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {
@@ -29,7 +29,8 @@ Values GradientPaths(const Graph& graph) {
     if (!wanted || node.op() == "Cos" || node.op() == "Sin") continue;
     for (size_t i = 0; i < node.inputs.size(); ++i) {
       const Value* input = node.inputs[i];
-      if (input != nullptr && IsFloat(input->dtype) && !IsNondifferentiable(node, i)) reached.insert(input);
+      if (input != nullptr && IsFloat(input->dtype) && !IsNondifferentiable(node, i))
+        reached.insert(input);
     }
   }
   return reached;
@@ -49,7 +50,8 @@ bool IsTrainedUse(const Use& use, const Value& value) {
   const Node& node = *use.node;
   const std::string& op = node.op();
   const size_t rank = value.shape.size();
-  for (const char* trained : {"Linear", "Embedding", "RmsNorm", "LayerNormalization", "Experts", "Attention"}) {
+  for (const char* trained :
+       {"Linear", "Embedding", "RmsNorm", "LayerNormalization", "Experts", "Attention"}) {
     if (op == trained) return use.index > 0;
   }
   if (op == "MatMul" || op == "Gemm") return rank >= 2 || use.index == 2;
@@ -59,7 +61,8 @@ bool IsTrainedUse(const Use& use, const Value& value) {
   // Through a change of layout to its real use.
   if (op == "Transpose" || op == "Reshape" || op == "Unsqueeze" || op == "Squeeze") {
     const auto& uses = node.out(0)->uses;
-    return std::any_of(uses.begin(), uses.end(), [&node](const Use& u) { return IsTrainedUse(u, *node.out(0)); });
+    return std::any_of(uses.begin(), uses.end(),
+                       [&node](const Use& u) { return IsTrainedUse(u, *node.out(0)); });
   }
   return false;
 }
@@ -69,14 +72,16 @@ std::string ReasonToFreeze(const Value& value, const Values& paths) {
   if (!paths.contains(&value)) return "no gradient reaches it";
   const bool trained = std::any_of(value.uses.begin(), value.uses.end(),
                                    [&value](const Use& use) { return IsTrainedUse(use, value); });
-  return trained ? "" : StrCat("used by ", value.uses.empty() ? "nothing" : value.uses[0].node->op(),
-                               ", which is no weight, bias or gain");
+  return trained ? ""
+                 : StrCat("used by ", value.uses.empty() ? "nothing" : value.uses[0].node->op(),
+                          ", which is no weight, bias or gain");
 }
 
 }  // namespace
 
 std::string ClassifyParameters::doc() const {
-  return "constant float[..] w, used as weight, bias or gain on a path that a gradient takes  ==>  parameter w\n"
+  return "constant float[..] w, used as weight, bias or gain on a path that a gradient takes  ==>  "
+         "parameter w\n"
          "Biases that only select experts, tables of angles and single numbers stay constants.";
 }
 
@@ -93,13 +98,15 @@ bool ClassifyParameters::Run(Graph& graph, PassContext& context) {
     ++context.matches;
     context.where.push_back(value->name);
   }
-  // Parameters made by earlier passes that no gradient reaches (a head that nothing reads is dead code).
+  // Parameters made by earlier passes that no gradient reaches (a head that nothing reads is dead
+  // code).
   for (Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
     ParameterInfo& info = *parameter->parameter;
     if (info.original_rank != 0) continue;
     const Dims& dims = info.initializers[0].dims;
     const auto wide = std::count_if(dims.begin(), dims.end(), [](int64_t d) { return d != 1; });
-    // Exporters fold broadcasts such as [1, heads, 1, 1] into the tensor; the framework's is a vector.
+    // Exporters fold broadcasts such as [1, heads, 1, 1] into the tensor; the framework's is a
+    // vector.
     info.original_rank = dims.size() > 3 && wide <= 1 ? 1 : static_cast<int>(dims.size());
   }
   return context.matches > 0;

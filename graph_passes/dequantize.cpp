@@ -35,7 +35,8 @@ class ZeroPoints {
   float At(int64_t row, int64_t block) const {
     if (value_ == nullptr) return static_cast<float>(int64_t{1} << (bits_ - 1));
     if (!floats_.empty()) return floats_[static_cast<size_t>(row * blocks_ + block)];
-    const auto bytes = value_->data->bytes().subspan(static_cast<size_t>(row * stride_), static_cast<size_t>(stride_));
+    const auto bytes = value_->data->bytes().subspan(static_cast<size_t>(row * stride_),
+                                                     static_cast<size_t>(stride_));
     return static_cast<float>(Unpack(bytes, block, bits_));
   }
 
@@ -45,20 +46,26 @@ class ZeroPoints {
   std::vector<float> floats_;
 };
 
-TensorDataPtr Read(const QuantizedTensor& t, const Dims& dims, int64_t block_size, const Node& where) {
+TensorDataPtr Read(const QuantizedTensor& t, const Dims& dims, int64_t block_size,
+                   const Node& where) {
   const int64_t rows = NumElements(t.rows), blocks = DivCeil(t.columns, block_size);
   CheckSize(*t.scales, rows * blocks, "scales", where);
   const int64_t row_bytes = t.packed->data->elements() / std::max<int64_t>(1, rows);
-  const int64_t stored = row_bytes * 8 / t.bits;  // columns, padded to whole blocks by some exporters
-  WEIR_CHECK(stored >= t.columns && stored < t.columns + block_size + 2 && row_bytes * rows == t.packed->data->elements(),
-             ErrorCode::kInvalidShape, NameOf(where), ": quantised tensor '", t.packed->name, "' has ",
-             t.packed->data->elements(), " bytes, which are not ", rows, " rows of ", t.columns, " values of ", t.bits,
-             " bits; prepacked layouts belong to one execution provider, export without prepacking");
+  const int64_t stored =
+      row_bytes * 8 / t.bits;  // columns, padded to whole blocks by some exporters
+  WEIR_CHECK(
+      stored >= t.columns && stored < t.columns + block_size + 2 &&
+          row_bytes * rows == t.packed->data->elements(),
+      ErrorCode::kInvalidShape, NameOf(where), ": quantised tensor '", t.packed->name, "' has ",
+      t.packed->data->elements(), " bytes, which are not ", rows, " rows of ", t.columns,
+      " values of ", t.bits,
+      " bits; prepacked layouts belong to one execution provider, export without prepacking");
   const std::vector<float> scales = t.scales->data->AsFloats();
   const ZeroPoints zero_points(t.zero_points, rows, blocks, t.bits, where);
   std::vector<float> values(static_cast<size_t>(rows * t.columns));
   for (int64_t r = 0; r < rows; ++r) {
-    const auto bytes = t.packed->data->bytes().subspan(static_cast<size_t>(r * row_bytes), static_cast<size_t>(row_bytes));
+    const auto bytes = t.packed->data->bytes().subspan(static_cast<size_t>(r * row_bytes),
+                                                       static_cast<size_t>(row_bytes));
     for (int64_t c = 0; c < t.columns; ++c) {
       const int64_t block = c / block_size;
       const float scale = scales[static_cast<size_t>(r * blocks + block)];
@@ -83,25 +90,28 @@ Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, Tenso
   value->data = std::move(values);
   graph.initializers[name] = value->data;
   MarkInitializers(graph);
-  NoticeOnce(graph, "quantised weights were read as float parameters (q - zero point) * scale; training updates the "
-                    "floats, and export writes them as safetensors, not into the quantised file");
+  NoticeOnce(graph,
+             "quantised weights were read as float parameters (q - zero point) * scale; training "
+             "updates the "
+             "floats, and export writes them as safetensors, not into the quantised file");
   return value;
 }
 
 Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where) {
   if (Value* known = graph.FindValue(DequantizedName(*tensor.packed))) return known;
-  WEIR_CHECK(tensor.bits == 4 || tensor.bits == 8, ErrorCode::kUnsupportedOp, NameOf(where), ": ", tensor.bits,
-             "-bit weights; known are 4 and 8 bits");
+  WEIR_CHECK(tensor.bits == 4 || tensor.bits == 8, ErrorCode::kUnsupportedOp, NameOf(where), ": ",
+             tensor.bits, "-bit weights; known are 4 and 8 bits");
   for (const Value* part : {tensor.packed, tensor.scales, tensor.zero_points}) {
-    WEIR_CHECK(part == nullptr || part->role == Role::kConstant, ErrorCode::kUnsupportedOp, NameOf(where),
-               ": quantised weights must be initializers");
+    WEIR_CHECK(part == nullptr || part->role == Role::kConstant, ErrorCode::kUnsupportedOp,
+               NameOf(where), ": quantised weights must be initializers");
   }
   Dims dims = tensor.rows;
   dims.push_back(tensor.columns);
   const int64_t block_size = tensor.block_size > 0 ? tensor.block_size : tensor.columns;
   const bool missing = tensor.packed->data == nullptr || tensor.scales->data == nullptr ||
                        (tensor.zero_points != nullptr && tensor.zero_points->data == nullptr);
-  return AddDequantized(graph, *tensor.packed, dims, missing ? nullptr : Read(tensor, dims, block_size, where));
+  return AddDequantized(graph, *tensor.packed, dims,
+                        missing ? nullptr : Read(tensor, dims, block_size, where));
 }
 
 }  // namespace weir

@@ -6,8 +6,8 @@
 
 namespace weir {
 
-// Rows of unsigned integers quantised in blocks along the last axis, two (or one) to a byte, low nibble
-// first: value = (q - zero_point) * scale, one scale and zero point per row and block.
+// Rows of unsigned integers quantised in blocks along the last axis, two (or one) to a byte, low
+// nibble first: value = (q - zero_point) * scale, one scale and zero point per row and block.
 struct QuantizedTensor {
   Value* packed = nullptr;       // uint8 [rows..., bytes]; blocks follow each other within a row
   Value* scales = nullptr;       // float [rows..., blocks]
@@ -17,8 +17,9 @@ struct QuantizedTensor {
   int64_t bits = 4, block_size = 0;
 };
 
-// The float tensor as an initializer "<packed>.dequantized" of the graph, which training updates; made
-// once. Its bytes are missing when those of the file are. Throws InvalidShape when the sizes do not fit.
+// The float tensor as an initializer "<packed>.dequantized" of the graph, which training updates;
+// made once. Its bytes are missing when those of the file are. Throws InvalidShape when the sizes
+// do not fit.
 Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where);
 
 // Adds float values as that initializer; says once what it means for training and export.

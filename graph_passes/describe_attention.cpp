@@ -20,7 +20,8 @@ const Node* Behind(const Value* value, const char* op, int depth = 0) {
   const Node* node = value == nullptr ? nullptr : value->producer;
   if (node == nullptr || depth > 16) return nullptr;
   if (node->op() == op) return node;
-  if (!IsOneOf(*node, {"Reshape", "Transpose", "Split", "Slice", "Concat", "Expand", "RmsNorm", "Rotary", "Mul", "Add"})) {
+  if (!IsOneOf(*node, {"Reshape", "Transpose", "Split", "Slice", "Concat", "Expand", "RmsNorm",
+                       "Rotary", "Mul", "Add"})) {
     return nullptr;
   }
   // A Concat joins channels without and with positions; the latter come last.
@@ -43,7 +44,8 @@ double RotaryBase(const std::vector<double>& inv_freq) {
   if (inv_freq.size() < 2 || inv_freq[0] != 1) return 0;
   // The last power fixes the most digits; published bases are round in five of them.
   const double raw = std::pow(inv_freq.back(), -n / (n - 1));
-  const double unit = std::pow(10, std::floor(std::log10(raw)) - 4), base = std::round(raw / unit) * unit;
+  const double unit = std::pow(10, std::floor(std::log10(raw)) - 4),
+               base = std::round(raw / unit) * unit;
   for (size_t i = 0; i < inv_freq.size(); ++i) {
     const double want = std::pow(base, -static_cast<double>(i) / n);
     if (std::abs(inv_freq[i] - want) > 1e-4 * want) return 0;
@@ -62,7 +64,8 @@ std::string Rotary(const Node& attention, int64_t head_dim) {
   const auto channels = static_cast<int64_t>(2 * inv_freq.size());
   if (channels != head_dim) text += StrCat(" of ", channels, " channels");
   const double base = RotaryBase(inv_freq);
-  text += base > 0 ? StrCat(", base ", std::llround(base)) : ", stretched frequencies (YaRN or similar)";
+  text += base > 0 ? StrCat(", base ", std::llround(base))
+                   : ", stretched frequencies (YaRN or similar)";
   const double scale = table->attributes.Float("scale", 1);
   if (scale != 1) text += ", scaled by " + Number(scale);
   return text;
@@ -92,12 +95,13 @@ std::string DescribeAttention(const Node& attention) {
   const int64_t rank = LatentRank(attention);
   std::string text;
   if (rank > 0) {
-    text = StrCat("MLA: ", heads, " heads of ", width, ", values of ", value_width, ", latent rank ", rank);
+    text = StrCat("MLA: ", heads, " heads of ", width, ", values of ", value_width,
+                  ", latent rank ", rank);
   } else if (kv_heads == heads) {
     text = StrCat("MHA: ", heads, " heads of ", width);
   } else {
-    text = StrCat(kv_heads == 1 ? "MQA: " : "GQA: ", heads, " query heads over ", kv_heads, " key-value head",
-                  kv_heads == 1 ? "" : "s", " of ", width);
+    text = StrCat(kv_heads == 1 ? "MQA: " : "GQA: ", heads, " query heads over ", kv_heads,
+                  " key-value head", kv_heads == 1 ? "" : "s", " of ", width);
   }
   if (rank == 0 && value_width != width) text += StrCat(", values of ", value_width);
   text += "; " + Rotary(attention, width);

@@ -8,13 +8,15 @@ namespace weir {
 namespace {
 
 const Value* ThroughViews(const Value* value) {
-  while (value->producer != nullptr && (value->producer->op() == "Reshape" || value->producer->op() == "Cast")) {
+  while (value->producer != nullptr &&
+         (value->producer->op() == "Reshape" || value->producer->op() == "Cast")) {
     value = value->producer->in(0);
   }
   return value;
 }
 
-// The one activation that a product of activations and projections starts from, nullptr when several do.
+// The one activation that a product of activations and projections starts from, nullptr when
+// several do.
 const Value* CommonInput(const Value* value, int depth, bool& projected) {
   const Node* node = value->producer;
   if (node == nullptr || depth > 8) return nullptr;
@@ -23,7 +25,8 @@ const Value* CommonInput(const Value* value, int depth, bool& projected) {
     return ThroughViews(node->in(0));
   }
   const Value* common = nullptr;
-  for (const char* op : {"Mul", "Sigmoid", "Gelu", "Relu", "Tanh", "Erf", "Add", "Clip", "Min", "Max", "Reshape", "Split", "Slice"}) {
+  for (const char* op : {"Mul", "Sigmoid", "Gelu", "Relu", "Tanh", "Erf", "Add", "Clip", "Min",
+                         "Max", "Reshape", "Split", "Slice"}) {
     if (node->op() != op) continue;
     for (const Value* input : node->inputs) {
       if (input == nullptr || input->producer == nullptr || !IsFloat(input->dtype)) continue;
@@ -70,8 +73,8 @@ std::string DescribeMlp(const Node& down, const Value*& input) {
 std::string DescribeExperts(const Node& experts) {
   const Shape &down = experts.in(4)->shape, &ids = experts.in(1)->shape;
   const Attributes& a = experts.attributes;
-  std::string text = StrCat(ToString(down[0]), " of width ", ToString(down[2]), ", top-", ToString(ids[1]), ", ",
-                            a.String("activation", "swiglu"));
+  std::string text = StrCat(ToString(down[0]), " of width ", ToString(down[2]), ", top-",
+                            ToString(ids[1]), ", ", a.String("activation", "swiglu"));
   if (a.Float("alpha", 1) != 1) text += " alpha " + Number(a.Float("alpha", 1));
   if (a.Float("beta", 0) != 0) text += " beta " + Number(a.Float("beta", 0));
   if (a.Has("limit")) text += " limit " + Number(a.Float("limit", 0));

@@ -16,12 +16,14 @@ std::string Number(double value) {
   return out.str();
 }
 
-// Nodes between the experts and what the gate reads, in graph order. Stops at norms and other layers.
+// Nodes between the experts and what the gate reads, in graph order. Stops at norms and other
+// layers.
 std::vector<const Node*> RouterNodes(const Graph& graph, const Node& experts) {
   std::unordered_set<const Node*> found;
   std::vector<const Node*> stack;
   const auto visit = [&](const Value* value) {
-    if (value != nullptr && value->producer != nullptr && found.insert(value->producer).second) stack.push_back(value->producer);
+    if (value != nullptr && value->producer != nullptr && found.insert(value->producer).second)
+      stack.push_back(value->producer);
   };
   visit(experts.in(1));
   visit(experts.in(2));
@@ -41,7 +43,8 @@ std::vector<const Node*> RouterNodes(const Graph& graph, const Node& experts) {
 bool FeedsDivisor(const Value* value) {
   return std::any_of(value->uses.begin(), value->uses.end(), [](const Use& use) {
     if (use.node->op() == "Div") return use.index == 1;
-    const bool guard = use.node->op() == "Add" || use.node->op() == "Clip" || use.node->op() == "Max";
+    const bool guard =
+        use.node->op() == "Add" || use.node->op() == "Clip" || use.node->op() == "Max";
     return guard && FeedsDivisor(use.node->out(0));
   });
 }
@@ -49,7 +52,8 @@ bool FeedsDivisor(const Value* value) {
 // Whether the divisor is a sum of the scores, guarded against zero or not.
 bool DividesBySum(const Node& div) {
   const Node* divisor = div.in(1)->producer;
-  while (divisor != nullptr && (divisor->op() == "Add" || divisor->op() == "Clip" || divisor->op() == "Max")) {
+  while (divisor != nullptr &&
+         (divisor->op() == "Add" || divisor->op() == "Clip" || divisor->op() == "Max")) {
     const Value* next = divisor->in(0)->producer != nullptr ? divisor->in(0) : divisor->in(1);
     divisor = next == nullptr ? nullptr : next->producer;
   }
@@ -81,8 +85,8 @@ std::string Words(const Node& node) {
   }
   if (op == "Reshape") {
     const Shape& to = node.out(0)->shape;
-    const bool splits = to.size() == 3 && node.in(0)->shape.size() == 2 && to[1].IsConstant() && to[1].Constant() > 1 &&
-                        to[2].IsConstant() && to[2].Constant() > 1;
+    const bool splits = to.size() == 3 && node.in(0)->shape.size() == 2 && to[1].IsConstant() &&
+                        to[1].Constant() > 1 && to[2].IsConstant() && to[2].Constant() > 1;
     return splits ? StrCat(to[1].Constant(), " groups") : "";
   }
   if (op == "Div") {
@@ -104,7 +108,8 @@ std::string Words(const Node& node) {
   if (op == "Clip" || op == "Max") return FeedsDivisor(node.out(0)) ? "" : op;
   if (op == "Where") return "mask";
   if (op == "GatherElements") return "scores of the chosen";
-  for (const char* told : {"Softmax", "Sigmoid", "Tanh", "Relu", "ArgMax", "Softplus", "Exp", "Sqrt"}) {
+  for (const char* told :
+       {"Softmax", "Sigmoid", "Tanh", "Relu", "ArgMax", "Softplus", "Exp", "Sqrt"}) {
     if (op == told) return op;
   }
   return "";

@@ -20,7 +20,8 @@ class Stacker {
   // Appends the pieces of one projection at row `row`; returns its rows, 0 on failure.
   int64_t Add(const ExpertTensors& projection, int64_t row, bool interleaved) {
     const Expr& first = pool_[projection.tensors[0]];
-    return first.axis >= 0 ? AddStack(projection, row, interleaved) : AddEach(projection, row, interleaved);
+    return first.axis >= 0 ? AddStack(projection, row, interleaved)
+                           : AddEach(projection, row, interleaved);
   }
 
   std::vector<ParameterPiece> pieces;
@@ -36,9 +37,10 @@ class Stacker {
     const Expr& first = pool_[projection.tensors[0]];
     for (size_t e = 0; e < projection.tensors.size(); ++e) {
       const Expr& tensor = pool_[projection.tensors[e]];
-      if (tensor.value != first.value || tensor.axis != first.axis || tensor.transposed != first.transposed ||
-          tensor.index != static_cast<int64_t>(e)) {
-        return Refuse(StrCat("expert ", e, " does not use entry ", e, " of '", first.value->name, "'"));
+      if (tensor.value != first.value || tensor.axis != first.axis ||
+          tensor.transposed != first.transposed || tensor.index != static_cast<int64_t>(e)) {
+        return Refuse(
+            StrCat("expert ", e, " does not use entry ", e, " of '", first.value->name, "'"));
       }
     }
     Perm perm = {first.axis};
@@ -67,17 +69,20 @@ class Stacker {
       const Dims offset = projection.bias ? Dims{at, row} : Dims{at, row, 0};
       const int64_t these = Append(tensor.value, perm, offset, interleaved ? 0 : -1, 0);
       if (these == 0) return 0;
-      if (rows != 0 && these != rows) return Refuse(StrCat("expert ", e, " has ", these, " rows, others ", rows));
+      if (rows != 0 && these != rows)
+        return Refuse(StrCat("expert ", e, " has ", these, " rows, others ", rows));
       rows = these;
     }
     return rows;
   }
 
-  // Exporters fold broadcasts such as [E,1,I] into a tensor: axes of 1 beyond the wanted rank mean nothing.
+  // Exporters fold broadcasts such as [E,1,I] into a tensor: axes of 1 beyond the wanted rank mean
+  // nothing.
   static void DropUnitAxes(const Value& tensor, Perm& perm, size_t rank) {
     for (size_t a = perm.size(); a-- > 0 && perm.size() > rank;) {
       const Dim& dim = tensor.shape[static_cast<size_t>(perm[a])];
-      if (dim.IsConstant() && dim.Constant() == 1) perm.erase(perm.begin() + static_cast<int64_t>(a));
+      if (dim.IsConstant() && dim.Constant() == 1)
+        perm.erase(perm.begin() + static_cast<int64_t>(a));
     }
   }
 
@@ -87,18 +92,22 @@ class Stacker {
     std::sort(kept.begin(), kept.end());
     Dims dims;
     for (int64_t axis : kept) dims.push_back(piece.dims[static_cast<size_t>(axis)]);
-    for (int64_t& axis : perm) axis = std::lower_bound(kept.begin(), kept.end(), axis) - kept.begin();
+    for (int64_t& axis : perm)
+      axis = std::lower_bound(kept.begin(), kept.end(), axis) - kept.begin();
     piece.dims = std::move(dims);
   }
 
-  // One source tensor as a piece; returns the rows it fills. `experts`: leading extent it must have.
-  int64_t Append(Value* source, const Perm& perm, Dims offset, int deinterleave_axis, size_t experts) {
+  // One source tensor as a piece; returns the rows it fills. `experts`: leading extent it must
+  // have.
+  int64_t Append(Value* source, const Perm& perm, Dims offset, int deinterleave_axis,
+                 size_t experts) {
     if (source->parameter == nullptr || source->parameter->initializers.size() != 1) {
       return Refuse(StrCat("'", source->name, "' is no tensor of the file"));
     }
     ParameterPiece piece = source->parameter->initializers[0];
-    const bool plain = piece.deinterleave_axis < 0 &&
-                       std::all_of(piece.offset.begin(), piece.offset.end(), [](int64_t o) { return o == 0; });
+    const bool plain =
+        piece.deinterleave_axis < 0 &&
+        std::all_of(piece.offset.begin(), piece.offset.end(), [](int64_t o) { return o == 0; });
     if (!plain) return Refuse(StrCat("'", source->name, "' is already part of another parameter"));
     Perm composed = perm;
     for (size_t a = 0; a < perm.size() && !piece.perm.empty(); ++a) {
@@ -112,7 +121,8 @@ class Stacker {
     piece.offset = std::move(offset);
     const Dims extent = PieceExtent(piece);
     if (experts != 0 && extent[0] != static_cast<int64_t>(experts)) {
-      return Refuse(StrCat("'", source->name, "' stacks ", extent[0], " experts, the router knows ", experts));
+      return Refuse(StrCat("'", source->name, "' stacks ", extent[0], " experts, the router knows ",
+                           experts));
     }
     pieces.push_back(std::move(piece));
     sources.push_back(source);
@@ -125,7 +135,8 @@ class Stacker {
 
 }  // namespace
 
-std::optional<ExpertStack> PlanStack(const ExprPool& pool, const std::vector<ExpertTensors>& projections,
+std::optional<ExpertStack> PlanStack(const ExprPool& pool,
+                                     const std::vector<ExpertTensors>& projections,
                                      bool interleaved, std::string& why) {
   Stacker stacker(pool, why);
   int64_t rows = 0;
@@ -135,12 +146,14 @@ std::optional<ExpertStack> PlanStack(const ExprPool& pool, const std::vector<Exp
     rows += added;
   }
   const bool bias = projections[0].bias;
-  ExpertStack stack{{static_cast<int64_t>(projections[0].tensors.size()), rows}, std::move(stacker.pieces),
+  ExpertStack stack{{static_cast<int64_t>(projections[0].tensors.size()), rows},
+                    std::move(stacker.pieces),
                     std::move(stacker.sources)};
   if (!bias) stack.dims.push_back(PieceExtent(stack.pieces[0]).back());
   for (const ParameterPiece& piece : stack.pieces) {
     if (bias || PieceExtent(piece).back() == stack.dims.back()) continue;
-    why = StrCat("'", piece.tensor, "' reads ", PieceExtent(piece).back(), " features, others ", stack.dims.back());
+    why = StrCat("'", piece.tensor, "' reads ", PieceExtent(piece).back(), " features, others ",
+                 stack.dims.back());
     return std::nullopt;
   }
   return stack;
@@ -152,7 +165,8 @@ Value* MakeStack(Graph& graph, ExpertStack stack) {
   const bool same_rank = source->shape.size() == first.dims.size();
   if (stack.pieces.size() == 1 && first.deinterleave_axis < 0 && same_rank) {
     if (first.perm.empty()) return AsParameter(graph, source);
-    if (source->parameter->initializers[0].perm.empty()) return PermutedParameter(graph, source, first.perm);
+    if (source->parameter->initializers[0].perm.empty())
+      return PermutedParameter(graph, source, first.perm);
   }
   for (size_t i = 0; i < stack.pieces.size(); ++i) {
     graph.initializers.try_emplace(stack.pieces[i].tensor, stack.sources[i]->data);

@@ -20,10 +20,11 @@ struct ExpertStack {
   std::vector<Value*> sources;  // of each piece
 };
 
-// Stacks projections along the rows (gate, then up). `interleaved`: the one projection holds gate and up
-// rows by turns. Either one stack of rank 3 or one tensor per expert. nullopt with the reason in `why` when
-// the tensors are no initializers or do not fit. Changes nothing.
-std::optional<ExpertStack> PlanStack(const ExprPool& pool, const std::vector<ExpertTensors>& projections,
+// Stacks projections along the rows (gate, then up). `interleaved`: the one projection holds gate
+// and up rows by turns. Either one stack of rank 3 or one tensor per expert. nullopt with the
+// reason in `why` when the tensors are no initializers or do not fit. Changes nothing.
+std::optional<ExpertStack> PlanStack(const ExprPool& pool,
+                                     const std::vector<ExpertTensors>& projections,
                                      bool interleaved, std::string& why);
 // Makes the parameter.
 Value* MakeStack(Graph& graph, ExpertStack stack);

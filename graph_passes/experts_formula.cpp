@@ -30,9 +30,11 @@ class Reader {
         route_.weight = factor;
       }
     }
-    if (route_.weight == kNoExpr || vectors.size() != 1) return Fail("a route is not weight * expert");
+    if (route_.weight == kNoExpr || vectors.size() != 1)
+      return Fail("a route is not weight * expert");
     ExprId hidden = kNoExpr;
-    if (!ReadMatrix(vectors[0], route_.down, hidden)) return Fail("the expert does not end in a down projection");
+    if (!ReadMatrix(vectors[0], route_.down, hidden))
+      return Fail("the expert does not end in a down projection");
     if (!ReadActivation(pool_.Factors(hidden))) return std::nullopt;
     return route_;
   }
@@ -53,7 +55,8 @@ class Reader {
     if (terms.size() > 2) return false;
     for (ExprId term : terms) {
       const Expr& expr = pool_[term];
-      if (expr.op == Op::kProduct && out.matrix == kNoExpr && pool_[expr.operands[0]].op == Op::kTensor) {
+      if (expr.op == Op::kProduct && out.matrix == kNoExpr &&
+          pool_[expr.operands[0]].op == Op::kTensor) {
         out.matrix = expr.operands[0];
         input = expr.operands[1];
       } else if (expr.op == Op::kTensor && out.bias == kNoExpr) {
@@ -70,8 +73,10 @@ class Reader {
     const Expr &g = pool_[gate], &u = pool_[up];
     ExprId x = kNoExpr, up_x = kNoExpr;
     if (g.op == Op::kSlice && u.op == Op::kSlice) {
-      if (g.operands[0] != u.operands[0]) return Refuse("gate and up are cut from different products");
-      if (!ReadMatrix(g.operands[0], route_.gate, x)) return Refuse("gate and up are no projection of the token");
+      if (g.operands[0] != u.operands[0])
+        return Refuse("gate and up are cut from different products");
+      if (!ReadMatrix(g.operands[0], route_.gate, x))
+        return Refuse("gate and up are no projection of the token");
       if (g.count != u.count || g.step != u.step) return Refuse("gate and up have unequal widths");
       route_.up = route_.gate;
       route_.width = g.count;
@@ -80,8 +85,9 @@ class Reader {
       } else if (g.step == 2 && g.start == 0 && u.start == 1) {
         route_.halves = RouteTerm::Halves::kInterleaved;
       } else {
-        return Refuse(StrCat("the gate is cut at ", g.start, " step ", g.step, " and up at ", u.start, " step ",
-                             u.step, "; known are gate first, or gate and up by turns"));
+        return Refuse(StrCat("the gate is cut at ", g.start, " step ", g.step, " and up at ",
+                             u.start, " step ", u.step,
+                             "; known are gate first, or gate and up by turns"));
       }
     } else {
       if (!ReadMatrix(gate, route_.gate, x) || !ReadMatrix(up, route_.up, up_x)) {
@@ -115,17 +121,21 @@ class Reader {
       std::vector<ExprId> others = rest;
       others.erase(others.begin() + static_cast<int64_t>(i));
       const Expr& expr = pool_[rest[i]];
-      if (expr.op == Op::kUnary && expr.name == "Sigmoid" && constant == 1) return ReadSwiglu(expr.operands[0], others);
+      if (expr.op == Op::kUnary && expr.name == "Sigmoid" && constant == 1)
+        return ReadSwiglu(expr.operands[0], others);
       if (expr.op == Op::kUnary && constant == 1 && others.size() == 1) {
-        for (const auto& [name, ours] : {std::pair{"Relu", "relu"}, {"Gelu", "gelu"}, {"GeluTanh", "gelu_tanh"}}) {
+        for (const auto& [name, ours] :
+             {std::pair{"Relu", "relu"}, {"Gelu", "gelu"}, {"GeluTanh", "gelu_tanh"}}) {
           if (expr.name != name) continue;
           route_.activation = ours;
           return ReadHalves(expr.operands[0], others[0]);
         }
       }
-      if (expr.op == Op::kSum && constant == 0.5 && others.size() == 2 && ReadGelu(expr, others)) return true;
+      if (expr.op == Op::kSum && constant == 0.5 && others.size() == 2 && ReadGelu(expr, others))
+        return true;
     }
-    return Refuse("the activation between the projections is none of silu, swiglu, gelu, relu times up");
+    return Refuse(
+        "the activation between the projections is none of silu, swiglu, gelu, relu times up");
   }
 
   // factors: sigmoid(alpha g), g, u.
@@ -141,7 +151,8 @@ class Reader {
       }
     }
     const auto at = std::find(others.begin(), others.end(), gate);
-    if (at == others.end() || others.size() != 2) return Refuse("the activation is no swish of the gate times up");
+    if (at == others.end() || others.size() != 2)
+      return Refuse("the activation is no swish of the gate times up");
     others.erase(at);
     ExprId up = others[0];
     if (const std::vector<ExprId> terms = pool_.Terms(up); terms.size() == 2) {
@@ -155,7 +166,8 @@ class Reader {
     if (limit != kInfinity) {
       const Expr& clamp = pool_[up];
       if (clamp.op != Op::kClamp || clamp.high != limit || clamp.low != -limit) {
-        return Refuse(StrCat("the gate is capped at ", limit, " but up is not clamped to the same limit"));
+        return Refuse(
+            StrCat("the gate is capped at ", limit, " but up is not clamped to the same limit"));
       }
       route_.limit = limit;
       up = clamp.operands[0];
@@ -196,7 +208,8 @@ class Reader {
     if (factors.size() != 2) return false;
     const size_t number = pool_[factors[0]].op == Op::kNumber ? 0 : 1;
     const Expr& sum = pool_[factors[1 - number]];
-    if (!Near(pool_[factors[number]].number, std::sqrt(2 / M_PI)) || sum.op != Op::kSum || sum.operands.size() != 2) {
+    if (!Near(pool_[factors[number]].number, std::sqrt(2 / M_PI)) || sum.op != Op::kSum ||
+        sum.operands.size() != 2) {
       return false;
     }
     for (size_t i = 0; i < 2; ++i) {

@@ -14,13 +14,14 @@ bool IsOneOf(const Node& node, std::initializer_list<const char*> ops) {
 }
 
 bool IsBatched(const Value* value) {
-  return value != nullptr && value->has_shape && value->shape.size() == 3 && value->shape.back().IsConstant();
+  return value != nullptr && value->has_shape && value->shape.size() == 3 &&
+         value->shape.back().IsConstant();
 }
 
 // [B,S,C] -> [N,C].
 bool FlattensTokens(const Node& node) {
-  return Is(node, "Reshape") && IsBatched(node.in(0)) && node.out(0)->has_shape && node.out(0)->shape.size() == 2 &&
-         node.in(0)->shape.back() == node.out(0)->shape.back();
+  return Is(node, "Reshape") && IsBatched(node.in(0)) && node.out(0)->has_shape &&
+         node.out(0)->shape.size() == 2 && node.in(0)->shape.back() == node.out(0)->shape.back();
 }
 
 bool OnLastAxis(const Node& node, int64_t axis) {
@@ -39,7 +40,8 @@ bool IsRowWise(const Node& node) {
   }
   if (IsOneOf(node, {"ReduceSum", "ReduceMax"})) {
     const auto axes = IntsOf(node, 1, "axes");
-    return axes && axes->size() == 1 && OnLastAxis(node, (*axes)[0]) && node.attributes.Int("keepdims", 1) == 1;
+    return axes && axes->size() == 1 && OnLastAxis(node, (*axes)[0]) &&
+           node.attributes.Int("keepdims", 1) == 1;
   }
   if (!IsOneOf(node, {"Add", "Sub", "Mul", "Div"})) return false;
   return IsRowOperand(node.in(0)) || IsRowOperand(node.in(1)) || IsOneOf(node, {"Mul", "Div"});
@@ -60,7 +62,8 @@ class Flattener {
     }
     Node* first = FirstUse(value);
     Builder builder = At(graph_, *first);
-    return flat_[value] = builder.Op("Reshape", {value, builder.Ints({-1, value->shape.back().Constant()})});
+    return flat_[value] =
+               builder.Op("Reshape", {value, builder.Ints({-1, value->shape.back().Constant()})});
   }
 
  private:
@@ -71,7 +74,8 @@ class Flattener {
     if (attributes.Has("axis")) attributes.Set("axis", int64_t{1});
     Builder builder = At(graph_, node);
     if (IsOneOf(node, {"ReduceSum", "ReduceMax"})) inputs[1] = builder.Ints({1});
-    const auto outputs = builder.Ops(node.op(), inputs, static_cast<int>(node.outputs.size()), attributes);
+    const auto outputs =
+        builder.Ops(node.op(), inputs, static_cast<int>(node.outputs.size()), attributes);
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (node.outputs[i] != nullptr) flat_[node.outputs[i]] = outputs[i];
     }
@@ -96,7 +100,8 @@ std::vector<Node*> RouterReshapes(Graph& graph) {
   std::unordered_set<Node*> seen;
   std::vector<Node*> stack, found;
   const auto visit = [&](Value* value) {
-    if (value != nullptr && value->producer != nullptr && seen.insert(value->producer).second) stack.push_back(value->producer);
+    if (value != nullptr && value->producer != nullptr && seen.insert(value->producer).second)
+      stack.push_back(value->producer);
   };
   for (const auto& node : graph.nodes()) {
     if (node->op() != "Experts") continue;
@@ -105,8 +110,12 @@ std::vector<Node*> RouterReshapes(Graph& graph) {
   while (!stack.empty()) {
     Node* node = stack.back();
     stack.pop_back();
-    if (FlattensTokens(*node) && node->in(0)->producer != nullptr && IsRowWise(*node->in(0)->producer)) found.push_back(node);
-    if (IsOneOf(*node, {"RmsNorm", "LayerNormalization", "Experts", "Attention", "Embedding", "Linear"})) continue;
+    if (FlattensTokens(*node) && node->in(0)->producer != nullptr &&
+        IsRowWise(*node->in(0)->producer))
+      found.push_back(node);
+    if (IsOneOf(*node,
+                {"RmsNorm", "LayerNormalization", "Experts", "Attention", "Embedding", "Linear"}))
+      continue;
     for (Value* input : node->inputs) visit(input);
   }
   return found;

@@ -34,18 +34,22 @@ bool FreezeParameters::Run(Graph& graph, PassContext& context) {
       }
     }
     if (!matches) continue;
-    WEIR_CHECK(HasAllData(graph, *parameter), ErrorCode::kInvalidArgument, "cannot freeze '", parameter->name,
+    WEIR_CHECK(HasAllData(graph, *parameter), ErrorCode::kInvalidArgument, "cannot freeze '",
+               parameter->name,
                "': its bytes are missing, and frozen tensors are never initialised");
-    parameter->data = TensorData::FromFloats(ToDims(parameter->shape), LoadParameter(graph, *parameter));
+    parameter->data =
+        TensorData::FromFloats(ToDims(parameter->shape), LoadParameter(graph, *parameter));
     parameter->role = Role::kConstant;
     context.where.push_back(parameter->name);
     ++context.matches;
   }
   if (!unused.empty()) {
     std::string known;
-    for (const Value* parameter : graph.ValuesWithRole(Role::kParameter)) known += "\n  " + parameter->name;
+    for (const Value* parameter : graph.ValuesWithRole(Role::kParameter))
+      known += "\n  " + parameter->name;
     throw Error(ErrorCode::kInvalidArgument,
-                StrCat("--freeze '", *unused.begin(), "' matches no parameter; the parameters are:", known));
+                StrCat("--freeze '", *unused.begin(),
+                       "' matches no parameter; the parameters are:", known));
   }
   return context.matches > 0;
 }

@@ -18,21 +18,24 @@ namespace {
 // What all routes of a layer agree on.
 struct Layer {
   Value *x = nullptr, *weights = nullptr;
-  RouteTerm form;                       // of any one route
+  RouteTerm form;                        // of any one route
   std::map<int64_t, RouteTerm> experts;  // by expert
-  std::string why;                      // empty: every route of every token is there
-  bool incomplete = false;              // only routes are missing
+  std::string why;                       // empty: every route of every token is there
+  bool incomplete = false;               // only routes are missing
 };
 
 bool SameForm(const RouteTerm& a, const RouteTerm& b) {
-  return a.halves == b.halves && a.width == b.width && a.activation == b.activation && a.alpha == b.alpha &&
-         a.beta == b.beta && a.limit == b.limit && a.scale == b.scale &&
-         (a.gate.bias == kNoExpr) == (b.gate.bias == kNoExpr) && (a.up.bias == kNoExpr) == (b.up.bias == kNoExpr) &&
+  return a.halves == b.halves && a.width == b.width && a.activation == b.activation &&
+         a.alpha == b.alpha && a.beta == b.beta && a.limit == b.limit && a.scale == b.scale &&
+         (a.gate.bias == kNoExpr) == (b.gate.bias == kNoExpr) &&
+         (a.up.bias == kNoExpr) == (b.up.bias == kNoExpr) &&
          (a.down.bias == kNoExpr) == (b.down.bias == kNoExpr);
 }
 
 bool SameTensors(const RouteTerm& a, const RouteTerm& b) {
-  const auto same = [](const ExpertMatrix& p, const ExpertMatrix& q) { return p.matrix == q.matrix && p.bias == q.bias; };
+  const auto same = [](const ExpertMatrix& p, const ExpertMatrix& q) {
+    return p.matrix == q.matrix && p.bias == q.bias;
+  };
   return same(a.gate, b.gate) && same(a.up, b.up) && same(a.down, b.down);
 }
 
@@ -42,10 +45,12 @@ class Reader {
 
   // Reads rows as the experts' output; `why` says what is wrong with them.
   Layer Read(const RowTensor& y) {
-    for (int64_t n = 0; n < routing_.tokens() && layer_.why.empty(); ++n) ReadToken(n, y.cells[static_cast<size_t>(n)]);
+    for (int64_t n = 0; n < routing_.tokens() && layer_.why.empty(); ++n)
+      ReadToken(n, y.cells[static_cast<size_t>(n)]);
     if (layer_.why.empty() && missing_ > 0) {
       layer_.incomplete = true;
-      layer_.why = StrCat(missing_, " of ", routing_.ids.size(), " routes of the probe add nothing");
+      layer_.why =
+          StrCat(missing_, " of ", routing_.ids.size(), " routes of the probe add nothing");
     }
     return layer_;
   }
@@ -75,10 +80,12 @@ class Reader {
       layer_.weights = weight.value;
       layer_.form = *route;
     }
-    if (layer_.x != x.value || layer_.weights != weight.value) return Refuse("routes read different tensors");
+    if (layer_.x != x.value || layer_.weights != weight.value)
+      return Refuse("routes read different tensors");
     if (!SameForm(layer_.form, *route)) return Refuse("experts differ in their formula");
     const auto [it, added] = layer_.experts.emplace(routing_.id(token, slot), *route);
-    return added || SameTensors(it->second, *route) || Refuse("one expert uses different weights for different tokens");
+    return added || SameTensors(it->second, *route) ||
+           Refuse("one expert uses different weights for different tokens");
   }
 
   bool Refuse(std::string why) {
@@ -94,7 +101,8 @@ class Reader {
 
 class Fuser {
  public:
-  Fuser(Graph& graph, PassContext& context, const Router& router) : graph_(graph), context_(context), router_(router) {}
+  Fuser(Graph& graph, PassContext& context, const Router& router)
+      : graph_(graph), context_(context), router_(router) {}
 
   bool Run() {
     const auto routings = FullRoutings(router_);
@@ -102,7 +110,9 @@ class Fuser {
     cone_.insert(router_.ids);
     for (auto it = std::next(router_.node->self); it != graph_.nodes().end(); ++it) {
       Node& node = **it;
-      if (!std::any_of(node.inputs.begin(), node.inputs.end(), [this](Value* v) { return cone_.contains(v); })) continue;
+      if (!std::any_of(node.inputs.begin(), node.inputs.end(),
+                       [this](Value* v) { return cone_.contains(v); }))
+        continue;
       const bool followed = trace.Step(node);
       if (trace.truncated() != 0) RefuseTruncated(trace.truncated());
       if (!followed) {
@@ -129,11 +139,14 @@ class Fuser {
 
  private:
   [[noreturn]] void RefuseTruncated(int64_t kept) const {
-    throw Error(ErrorCode::kInvalidModel,
-                StrCat("the experts after ", NameOf(*router_.node), " are a loop over ", kept,
-                       " of ", router_.experts, " experts: tracing kept only those that the exporter's sample "
-                       "input reached, so the file is another model; export again with experts implementation "
-                       "batched_mm or grouped_mm"));
+    throw Error(
+        ErrorCode::kInvalidModel,
+        StrCat(
+            "the experts after ", NameOf(*router_.node), " are a loop over ", kept, " of ",
+            router_.experts,
+            " experts: tracing kept only those that the exporter's sample "
+            "input reached, so the file is another model; export again with experts implementation "
+            "batched_mm or grouped_mm"));
   }
 
   bool UsesExperts(const RowTrace& trace, const Node& node) const {
@@ -150,12 +163,12 @@ class Fuser {
     if (y == nullptr || y->opaque.size() != 1 || y->dims.size() < 2) return {};
     if (static_cast<size_t>(y->opaque[0]) + 1 != y->dims.size()) return {};
     if (static_cast<int64_t>(y->cells.size()) != routing.tokens()) return {};
-    const bool any = std::any_of(y->cells.begin(), y->cells.end(), [this](ExprId cell) {
-      return pool_.HasExpert(cell);
-    });
+    const bool any = std::any_of(y->cells.begin(), y->cells.end(),
+                                 [this](ExprId cell) { return pool_.HasExpert(cell); });
     if (!any) return {};
     Layer layer = Reader(pool_, routing).Read(*y);
-    if (layer.x != nullptr && layer.why.empty() && y->dims.back() != layer.x->shape.back().Constant()) {
+    if (layer.x != nullptr && layer.why.empty() &&
+        y->dims.back() != layer.x->shape.back().Constant()) {
       layer.why = "the output is not as wide as the input";
     }
     return layer;
@@ -170,9 +183,10 @@ class Fuser {
     }
     const Layer sparse = Retrace(SparseRouting(router_), last);
     if (sparse.x == nullptr) {
-      graph_.notices.push_back(StrCat(NameOf(*router_.node),
-                                      ": the file's loop over experts only runs when every expert gets a token; "
-                                      "imported as the loop it was traced from"));
+      graph_.notices.push_back(
+          StrCat(NameOf(*router_.node),
+                 ": the file's loop over experts only runs when every expert gets a token; "
+                 "imported as the loop it was traced from"));
       return true;
     }
     if (sparse.why.empty() && SameLayer(sparse, wanted)) return true;
@@ -204,7 +218,8 @@ class Fuser {
       projections[0].tensors.push_back(bias ? route.gate.bias : route.gate.matrix);
       if (separate) projections[1].tensors.push_back(bias ? route.up.bias : route.up.matrix);
     }
-    return PlanStack(pool_, projections, layer.form.halves == RouteTerm::Halves::kInterleaved, why_);
+    return PlanStack(pool_, projections, layer.form.halves == RouteTerm::Halves::kInterleaved,
+                     why_);
   }
 
   std::optional<ExpertStack> Down(const Layer& layer, bool bias) {
@@ -220,7 +235,8 @@ class Fuser {
     return false;
   }
 
-  // gate_up, down, and their biases as Experts takes them; empty with why_ set when they do not fit.
+  // gate_up, down, and their biases as Experts takes them; empty with why_ set when they do not
+  // fit.
   std::vector<Value*> Parameters(const Layer& layer) {
     const RouteTerm& form = layer.form;
     const bool gate_bias = form.gate.bias != kNoExpr, down_bias = form.down.bias != kNoExpr;
@@ -245,7 +261,8 @@ class Fuser {
   bool Replace(Node& last, const Layer& layer) {
     const RouteTerm& form = layer.form;
     Value* old = last.out(0);
-    if (old->shape.size() != 2 && !Same(old->shape, layer.x->shape)) return Miss("the output has another shape than the input");
+    if (old->shape.size() != 2 && !Same(old->shape, layer.x->shape))
+      return Miss("the output has another shape than the input");
     const std::vector<Value*> tensors = Parameters(layer);
     if (tensors.empty()) return Miss(why_);
     Builder builder = At(graph_, last);
@@ -256,7 +273,8 @@ class Fuser {
       return builder.Op("Reshape", {value, builder.Ints({-1, width})});
     };
     Value* weights = flat(layer.weights);
-    if (form.scale != 1) weights = builder.Op("Mul", {weights, builder.Float(static_cast<float>(form.scale))});
+    if (form.scale != 1)
+      weights = builder.Op("Mul", {weights, builder.Float(static_cast<float>(form.scale))});
     Attributes attributes;
     if (form.activation != "swiglu") attributes.Set("activation", form.activation);
     if (form.alpha != 1) attributes.Set("alpha", form.alpha);
@@ -291,11 +309,13 @@ class Fuser {
 }  // namespace
 
 std::string FuseExperts::doc() const {
-  return "ids = TopK(scores);  any way to give row n to experts ids[n,:] and add weights[n,k] * expert(x[n]):\n"
+  return "ids = TopK(scores);  any way to give row n to experts ids[n,:] and add weights[n,k] * "
+         "expert(x[n]):\n"
          "  rows of gathered weights, sorted rows cut by expert, a loop or a mask over experts\n"
          "==>\n"
          "y = Experts(x, ids, weights, gate_up, down, gate_up_bias?, down_bias?)\n"
-         "Proved by running the integers of the block at three routings with rows and weights as terms.";
+         "Proved by running the integers of the block at three routings with rows and weights as "
+         "terms.";
 }
 
 bool FuseExperts::Run(Graph& graph, PassContext& context) {

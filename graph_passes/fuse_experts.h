@@ -3,8 +3,8 @@
 
 namespace weir {
 
-// Decomposed experts become one Experts node (import dialects: batched products of gathered weights,
-// sorted and sliced groups, loops over experts, every expert on every token under a mask).
+// Decomposed experts become one Experts node (import dialects: batched products of gathered
+// weights, sorted and sliced groups, loops over experts, every expert on every token under a mask).
 class FuseExperts final : public Pass {
  public:
   std::string name() const override { return "fuse_experts"; }

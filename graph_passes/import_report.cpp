@@ -17,7 +17,9 @@ int64_t ConstantDim(const Value* value, size_t axis) {
   return dim.IsKnown() && dim.IsConstant() ? dim.Constant() : 0;
 }
 
-bool IsCanonical(const Node& node, const char* op) { return node.op() == op && node.schema->domain == "ai.weir"; }
+bool IsCanonical(const Node& node, const char* op) {
+  return node.op() == op && node.schema->domain == "ai.weir";
+}
 
 void DescribeNodes(const Graph& graph, ImportReport& report) {
   std::set<const Value*> shared_inputs;
@@ -72,9 +74,13 @@ void DescribeParameters(const Graph& graph, ImportReport& report) {
   constexpr const char* kKinds[] = {"matrix", "gain", "bias"};
   for (const Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
     const ParameterInfo& info = *parameter->parameter;
-    ImportReport::Parameter entry{parameter->name, ToDims(parameter->shape), kKinds[static_cast<int>(KindOf(*parameter))],
-                                  std::string(DTypeName(info.initializers[0].dtype)), {}};
-    for (const ParameterPiece& piece : info.initializers) entry.initializers.push_back(piece.tensor);
+    ImportReport::Parameter entry{parameter->name,
+                                  ToDims(parameter->shape),
+                                  kKinds[static_cast<int>(KindOf(*parameter))],
+                                  std::string(DTypeName(info.initializers[0].dtype)),
+                                  {}};
+    for (const ParameterPiece& piece : info.initializers)
+      entry.initializers.push_back(piece.tensor);
     report.parameters += NumElements(entry.dims);
     report.active_parameters += ActiveElements(*parameter);
     report.dtypes[entry.dtype] += NumElements(entry.dims);
@@ -112,7 +118,8 @@ class TextWriter {
   void Layers(const std::string& label, const ImportReport::PerLayer& entries, int64_t all) {
     bool first = true;
     for (const auto& [words, count] : entries) {
-      Line(first ? label : "", count == all ? words : StrCat(words, "  (", count, count == 1 ? " layer)" : " layers)"));
+      Line(first ? label : "",
+           count == all ? words : StrCat(words, "  (", count, count == 1 ? " layer)" : " layers)"));
       first = false;
     }
   }
@@ -132,8 +139,10 @@ ImportReport DescribeModel(const Graph& graph) {
 
 std::string ToText(const ImportReport& report) {
   TextWriter text;
-  text.Line("layers", StrCat(report.layers, " (", report.moe_layers, " with experts, ", report.dense_layers, " dense)"));
-  text.Line("hidden", StrCat(Thousands(report.hidden), ", vocabulary ", Thousands(report.vocabulary)));
+  text.Line("layers", StrCat(report.layers, " (", report.moe_layers, " with experts, ",
+                             report.dense_layers, " dense)"));
+  text.Line("hidden",
+            StrCat(Thousands(report.hidden), ", vocabulary ", Thousands(report.vocabulary)));
   text.Layers("attention", report.attention, report.layers);
   text.Layers("router", report.routers, report.moe_layers);
   text.Layers("experts", report.experts, report.moe_layers);
@@ -141,10 +150,11 @@ std::string ToText(const ImportReport& report) {
   text.Layers("dense MLP", report.dense, report.dense_layers);
   std::string dtypes;
   for (const auto& [dtype, count] : report.dtypes) {
-    dtypes += (dtypes.empty() ? "" : ", ") + dtype + (report.dtypes.size() > 1 ? " " + Thousands(count) : "");
+    dtypes += (dtypes.empty() ? "" : ", ") + dtype +
+              (report.dtypes.size() > 1 ? " " + Thousands(count) : "");
   }
-  text.Line("parameters", StrCat(Thousands(report.parameters), ", of which a token uses ", Thousands(report.active_parameters),
-                                 "; in the file ", dtypes));
+  text.Line("parameters", StrCat(Thousands(report.parameters), ", of which a token uses ",
+                                 Thousands(report.active_parameters), "; in the file ", dtypes));
   text.Line("head", report.tied ? "tied to the embedding" : "not tied");
   for (const auto& frozen : report.frozen) {
     text.Line("frozen", StrCat("'", frozen.name, "' ", ToString(frozen.dims), ": ", frozen.reason));

@@ -14,11 +14,12 @@ struct ImportReport {
   int64_t hidden = 0, vocabulary = 0;
   // Descriptions that layers share, with the number of layers each.
   using PerLayer = std::map<std::string, int64_t>;
-  PerLayer attention;  // "GQA: 4 query heads over 2 key-value heads of 16; rotary base 10000; window 8"
-  PerLayer routers;    // "Linear -> Softmax -> TopK(2) -> normalise"
-  PerLayer experts;    // "8 of width 12, top-2, swiglu"
-  PerLayer shared;     // "width 12, gated by Sigmoid"
-  PerLayer dense;      // "width 40"
+  PerLayer
+      attention;  // "GQA: 4 query heads over 2 key-value heads of 16; rotary base 10000; window 8"
+  PerLayer routers;  // "Linear -> Softmax -> TopK(2) -> normalise"
+  PerLayer experts;  // "8 of width 12, top-2, swiglu"
+  PerLayer shared;   // "width 12, gated by Sigmoid"
+  PerLayer dense;    // "width 40"
   int64_t expert_count = 0, top_k = 0, expert_width = 0;  // of the first MoE layer
   int64_t parameters = 0, active_parameters = 0;          // active: what one token uses
   std::map<std::string, int64_t> dtypes;                  // parameter elements by the file's dtype
@@ -26,7 +27,7 @@ struct ImportReport {
   struct Parameter {
     std::string name;
     Dims dims;
-    std::string kind;     // "matrix", "gain", "bias"
+    std::string kind;  // "matrix", "gain", "bias"
     std::string dtype;
     std::vector<std::string> initializers;
   };

@@ -8,7 +8,8 @@ using Json = nlohmann::ordered_json;
 
 static Json PerLayer(const ImportReport::PerLayer& entries) {
   Json list = Json::array();
-  for (const auto& [words, layers] : entries) list.push_back({{"description", words}, {"layers", layers}});
+  for (const auto& [words, layers] : entries)
+    list.push_back({{"description", words}, {"layers", layers}});
   return list;
 }
 
@@ -32,11 +33,15 @@ std::string ToJson(const ImportReport& report) {
                {"tied", report.tied}};
   json["trained"] = Json::array();
   for (const auto& p : report.trained) {
-    json["trained"].push_back(
-        {{"name", p.name}, {"dims", p.dims}, {"kind", p.kind}, {"dtype", p.dtype}, {"initializers", p.initializers}});
+    json["trained"].push_back({{"name", p.name},
+                               {"dims", p.dims},
+                               {"kind", p.kind},
+                               {"dtype", p.dtype},
+                               {"initializers", p.initializers}});
   }
   json["frozen"] = Json::array();
-  for (const auto& f : report.frozen) json["frozen"].push_back({{"name", f.name}, {"dims", f.dims}, {"reason", f.reason}});
+  for (const auto& f : report.frozen)
+    json["frozen"].push_back({{"name", f.name}, {"dims", f.dims}, {"reason", f.reason}});
   json["stripped"] = report.stripped;
   json["notices"] = report.notices;
   return json.dump(2);

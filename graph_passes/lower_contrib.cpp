@@ -17,8 +17,8 @@ void LowerContrib(Graph& graph, PassManager& passes) {
   LowerContribMath math;
   LowerContribAttention attention;
   LowerMoe moe;
-  for (Pass* pass : {static_cast<Pass*>(&quantized), static_cast<Pass*>(&math), static_cast<Pass*>(&attention),
-                     static_cast<Pass*>(&moe)}) {
+  for (Pass* pass : {static_cast<Pass*>(&quantized), static_cast<Pass*>(&math),
+                     static_cast<Pass*>(&attention), static_cast<Pass*>(&moe)}) {
     passes.Run(*pass, graph);
   }
   // Outputs that a lowering replaced keep their names.

@@ -3,8 +3,9 @@
 
 namespace weir {
 
-// com.microsoft operators (ONNX Runtime GenAI models and optimised graphs) become ai.onnx and ai.weir
-// ones. Each pass owns one group; what cannot be said exactly is an UnsupportedOp error in words.
+// com.microsoft operators (ONNX Runtime GenAI models and optimised graphs) become ai.onnx and
+// ai.weir ones. Each pass owns one group; what cannot be said exactly is an UnsupportedOp error in
+// words.
 
 // Skip norms, SimplifiedLayerNormalization, GatedAdd, gelus, FusedMatMul, RotaryEmbedding.
 class LowerContribMath final : public Pass {

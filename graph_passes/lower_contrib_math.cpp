@@ -11,7 +11,8 @@ constexpr char kMicrosoft[] = "com.microsoft";
 
 Value* Normalised(Builder& builder, Graph& graph, Value* x, Value* gamma, const Node& node) {
   const double epsilon = node.attributes.Float("epsilon", 1e-5);
-  return builder.Op("RmsNorm", {x, IsInitializer(gamma) ? AsParameter(graph, gamma) : gamma}, {{"epsilon", epsilon}});
+  return builder.Op("RmsNorm", {x, IsInitializer(gamma) ? AsParameter(graph, gamma) : gamma},
+                    {{"epsilon", epsilon}});
 }
 
 // (x, skip, gamma, [beta,] bias) -> y, -, -, x + skip + bias.
@@ -20,11 +21,15 @@ bool LowerSkipNorm(Graph& graph, Node& node, bool simplified) {
   Value* sum = builder.Op("Add", {node.in(0), node.in(1)});
   if (Value* bias = node.in(simplified ? 3 : 4)) sum = builder.Op("Add", {sum, bias});
   for (size_t o : {1, 2}) {
-    WEIR_CHECK(node.out(o) == nullptr || node.out(o)->uses.empty(), ErrorCode::kUnsupportedOp, NameOf(node), ": its mean and variance outputs are read; only outputs 0 and 3 have a meaning here");
+    WEIR_CHECK(
+        node.out(o) == nullptr || node.out(o)->uses.empty(), ErrorCode::kUnsupportedOp,
+        NameOf(node),
+        ": its mean and variance outputs are read; only outputs 0 and 3 have a meaning here");
   }
   Value* y = simplified ? Normalised(builder, graph, sum, node.in(2), node)
                         : builder.Op("LayerNormalization", {sum, node.in(2), node.in(3)},
-                                     {{"axis", int64_t{-1}}, {"epsilon", node.attributes.Float("epsilon", 1e-5)}});
+                                     {{"axis", int64_t{-1}},
+                                      {"epsilon", node.attributes.Float("epsilon", 1e-5)}});
   if (node.out(0) != nullptr) graph.ReplaceUses(node.out(0), y);
   if (node.out(3) != nullptr) graph.ReplaceUses(node.out(3), sum);
   return true;
@@ -49,10 +54,12 @@ bool LowerGelu(Graph& graph, Node& node) {
   Value* y = nullptr;
   if (node.op() == "QuickGelu") {
     const double alpha = node.attributes.Float("alpha", 1.702);
-    Value* inside = alpha == 1 ? x : builder.Op("Mul", {x, builder.Float(static_cast<float>(alpha))});
+    Value* inside =
+        alpha == 1 ? x : builder.Op("Mul", {x, builder.Float(static_cast<float>(alpha))});
     y = builder.Op("Mul", {x, builder.Op("Sigmoid", {inside})});
   } else {
-    y = builder.Op("Gelu", {x}, {{"approximate", std::string(node.op() == "FastGelu" ? "tanh" : "none")}});
+    y = builder.Op("Gelu", {x},
+                   {{"approximate", std::string(node.op() == "FastGelu" ? "tanh" : "none")}});
   }
   graph.ReplaceUses(node.out(0), y);
   return true;
@@ -74,7 +81,8 @@ bool LowerFusedMatMul(Graph& graph, Node& node) {
     if (a.Int(i == 0 ? "transA" : "transB", 0) == 0) continue;
     if (!operands[i]->has_shape || operands[i]->shape.size() < 2) return false;
     std::vector<int64_t> perm;
-    for (size_t axis = 0; axis < operands[i]->shape.size(); ++axis) perm.push_back(static_cast<int64_t>(axis));
+    for (size_t axis = 0; axis < operands[i]->shape.size(); ++axis)
+      perm.push_back(static_cast<int64_t>(axis));
     std::swap(perm[perm.size() - 1], perm[perm.size() - 2]);
     operands[i] = builder.Op("Transpose", {operands[i]}, {{"perm", perm}});
   }
@@ -95,8 +103,9 @@ bool LowerRotaryEmbedding(Graph& graph, Node& node) {
     if (node.attributes.Int(name, 0) != 0) attributes.Set(name, node.attributes.Int(name, 0));
   }
   Builder builder = At(graph, node);
-  graph.ReplaceUses(node.out(0),
-                    builder.Op("RotaryEmbedding", {node.in(0), node.in(2), node.in(3), node.in(1)}, attributes));
+  graph.ReplaceUses(
+      node.out(0),
+      builder.Op("RotaryEmbedding", {node.in(0), node.in(2), node.in(3), node.in(1)}, attributes));
   return true;
 }
 
@@ -115,11 +124,13 @@ bool Lower(Graph& graph, Node& node) {
 }  // namespace
 
 std::string LowerContribMath::doc() const {
-  return "y, , , s = SkipSimplifiedLayerNormalization(x, skip, gamma)  ==>  s = Add(x, skip); y = RmsNorm(s, gamma)\n"
+  return "y, , , s = SkipSimplifiedLayerNormalization(x, skip, gamma)  ==>  s = Add(x, skip); y = "
+         "RmsNorm(s, gamma)\n"
          "SimplifiedLayerNormalization(x, gamma)  ==>  RmsNorm(x, gamma)\n"
          "GatedAdd(r, s, g)  ==>  Add(r, Mul(s, g))\n"
          "QuickGelu(x)  ==>  Mul(x, Sigmoid(Mul(x, alpha)));  FastGelu, BiasGelu  ==>  Gelu\n"
-         "FusedMatMul  ==>  Transpose, MatMul, Mul;  RotaryEmbedding  ==>  ai.onnx's order of inputs";
+         "FusedMatMul  ==>  Transpose, MatMul, Mul;  RotaryEmbedding  ==>  ai.onnx's order of "
+         "inputs";
 }
 
 bool LowerContribMath::Run(Graph& graph, PassContext& context) {

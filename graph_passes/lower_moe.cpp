@@ -20,10 +20,11 @@ class MoeNode {
     ReadWeights();
     ReadActivation();
     Value* x = node_.in(0);
-    WEIR_CHECK(x->has_shape && !x->shape.empty() && x->shape.back().IsConstant(), ErrorCode::kInvalidShape, Name(),
-               "input 0 has no known hidden width");
+    WEIR_CHECK(x->has_shape && !x->shape.empty() && x->shape.back().IsConstant(),
+               ErrorCode::kInvalidShape, Name(), "input 0 has no known hidden width");
     hidden_ = x->shape.back().Constant();
-    Value* rows = x->shape.size() == 2 ? x : builder_.Op("Reshape", {x, builder_.Ints({-1, hidden_})});
+    Value* rows =
+        x->shape.size() == 2 ? x : builder_.Op("Reshape", {x, builder_.Ints({-1, hidden_})});
     Value* gate_up = Stack(fc1_, fc3_, /*bias=*/false);
     Value* down = Stack(fc2_, nullptr, false);
     Value* gate_up_bias = b1_ == nullptr ? nullptr : Stack(b1_, b3_, true);
@@ -45,23 +46,30 @@ class MoeNode {
 
   void ReadWeights() {
     if (node_.op() == "MoE") {
-      fc1_ = node_.in(2), b1_ = node_.in(3), fc2_ = node_.in(4), b2_ = node_.in(5), fc3_ = node_.in(6), b3_ = node_.in(7);
-      WEIR_CHECK(fc2_ != nullptr, ErrorCode::kInvalidModel, Name(), "input 4 (fc2 weights) is missing");
+      fc1_ = node_.in(2), b1_ = node_.in(3), fc2_ = node_.in(4), b2_ = node_.in(5),
+      fc3_ = node_.in(6), b3_ = node_.in(7);
+      WEIR_CHECK(fc2_ != nullptr, ErrorCode::kInvalidModel, Name(),
+                 "input 4 (fc2 weights) is missing");
       return;
     }
     const Attributes& a = node_.attributes;
     const std::string kind = a.String("quant_type", "int");
-    if (kind != "int") Refuse(StrCat("quantisation '", kind, "' is not known; known is int (4 and 8 bits)"));
+    if (kind != "int")
+      Refuse(StrCat("quantisation '", kind, "' is not known; known is int (4 and 8 bits)"));
     const int64_t prepacked = a.Int("weights_prepacked", 0);
     if (prepacked != 0) {
-      Refuse(StrCat("weights_prepacked ", prepacked, " is the private layout of one execution provider; export with "
+      Refuse(StrCat("weights_prepacked ", prepacked,
+                    " is the private layout of one execution provider; export with "
                     "qmoe_weights_prepacked=0"));
     }
     for (size_t i = 15; i <= 20; ++i) {
-      if (node_.in(i) != nullptr) Refuse(StrCat("input ", i, " (a global or activation scale) is not known"));
+      if (node_.in(i) != nullptr)
+        Refuse(StrCat("input ", i, " (a global or activation scale) is not known"));
     }
-    fc1_ = Read(2, 11), b1_ = node_.in(4), fc2_ = Read(5, 12), b2_ = node_.in(7), fc3_ = Read(8, 13), b3_ = node_.in(10);
-    WEIR_CHECK(fc1_ != nullptr && fc2_ != nullptr, ErrorCode::kInvalidModel, Name(), "expert weights are missing");
+    fc1_ = Read(2, 11), b1_ = node_.in(4), fc2_ = Read(5, 12), b2_ = node_.in(7),
+    fc3_ = Read(8, 13), b3_ = node_.in(10);
+    WEIR_CHECK(fc1_ != nullptr && fc2_ != nullptr, ErrorCode::kInvalidModel, Name(),
+               "expert weights are missing");
     selected_scores_ = node_.in(14);
   }
 
@@ -69,8 +77,10 @@ class MoeNode {
   Value* Read(size_t at, size_t zero_points) {
     if (node_.in(at) == nullptr) return nullptr;
     const Value* packed = node_.in(at);
-    WEIR_CHECK(packed->has_shape && packed->shape.size() == 3 && IsConcrete(packed->shape) && node_.in(at + 1) != nullptr,
-               ErrorCode::kInvalidModel, Name(), "input ", at, " must be packed weights [E, rows, bytes] with scales");
+    WEIR_CHECK(packed->has_shape && packed->shape.size() == 3 && IsConcrete(packed->shape) &&
+                   node_.in(at + 1) != nullptr,
+               ErrorCode::kInvalidModel, Name(), "input ", at,
+               " must be packed weights [E, rows, bytes] with scales");
     QuantizedTensor tensor;
     tensor.packed = node_.in(at);
     tensor.scales = node_.in(at + 1);
@@ -94,20 +104,26 @@ class MoeNode {
       if (a.Has("swiglu_limit")) {
         attributes_.Set("limit", a.Float("swiglu_limit", 0));
       } else {
-        NoticeOnce(graph_, "a swiglu expert node has no swiglu_limit, so gate and up are not clamped, as the node says; "
-                           "the model it was made from may clamp (gpt-oss: 7)");
+        NoticeOnce(graph_,
+                   "a swiglu expert node has no swiglu_limit, so gate and up are not clamped, as "
+                   "the node says; "
+                   "the model it was made from may clamp (gpt-oss: 7)");
       }
-      if (fc3_ == nullptr && fusion == 0) Refuse("swiglu with swiglu_fusion 0 needs the up weights in fc3");
-      if (fc3_ != nullptr && fusion != 0) Refuse(StrCat("swiglu_fusion ", fusion, " with fc3 is contradictory"));
+      if (fc3_ == nullptr && fusion == 0)
+        Refuse("swiglu with swiglu_fusion 0 needs the up weights in fc3");
+      if (fc3_ != nullptr && fusion != 0)
+        Refuse(StrCat("swiglu_fusion ", fusion, " with fc3 is contradictory"));
       if (fusion < 0 || fusion > 2) Refuse(StrCat("swiglu_fusion ", fusion, " is not known"));
       interleaved_ = fusion == 1;
       return;
     }
     if (type != "silu" && type != "gelu" && type != "relu") {
-      Refuse(StrCat("activation_type '", type, "' is not known; known are swiglu, silu, gelu, relu"));
+      Refuse(
+          StrCat("activation_type '", type, "' is not known; known are swiglu, silu, gelu, relu"));
     }
     if (fc3_ == nullptr) {
-      Refuse(StrCat("activation_type '", type, "' without fc3 is an expert without a gate, which no known model has; "
+      Refuse(StrCat("activation_type '", type,
+                    "' without fc3 is an expert without a gate, which no known model has; "
                     "a fused gate needs activation_type swiglu"));
     }
     attributes_.Set("activation", type == "silu" ? std::string("swiglu") : type);
@@ -119,9 +135,10 @@ class MoeNode {
     std::vector<ExpertTensors> projections;
     for (Value* tensor : {first, second}) {
       if (tensor == nullptr) continue;
-      WEIR_CHECK(tensor->has_shape && tensor->shape.size() == (bias ? 2u : 3u) && IsConcrete(tensor->shape) &&
-                     tensor->parameter != nullptr,
-                 ErrorCode::kUnsupportedOp, Name(), "'", tensor->name, "' must be an initializer of rank ", bias ? 2 : 3);
+      WEIR_CHECK(tensor->has_shape && tensor->shape.size() == (bias ? 2u : 3u) &&
+                     IsConcrete(tensor->shape) && tensor->parameter != nullptr,
+                 ErrorCode::kUnsupportedOp, Name(), "'", tensor->name,
+                 "' must be an initializer of rank ", bias ? 2 : 3);
       const Dims dims = ToDims(tensor->shape);
       ExpertTensors projection{.tensors = {}, .bias = bias};
       const bool transposed = !bias && !IsRowMajor(tensor, dims);
@@ -145,7 +162,8 @@ class MoeNode {
     const bool in_last = down ? dims[1] == hidden_ : dims[2] == hidden_;
     const bool in_middle = down ? dims[2] == hidden_ : dims[1] == hidden_;
     if (!in_last && !in_middle) {
-      Refuse(StrCat("'", tensor->name, "' ", ToString(dims), " has no axis of the hidden width ", hidden_));
+      Refuse(StrCat("'", tensor->name, "' ", ToString(dims), " has no axis of the hidden width ",
+                    hidden_));
     }
     return in_last;
   }
@@ -155,21 +173,24 @@ class MoeNode {
     const Dims dims = ToDims(fc2_->shape);
     const int64_t width = dims[1] == hidden_ ? dims[2] : dims[1];
     if (rows != 2 * width) {
-      Refuse(StrCat("'", fc1_->name, "' gives ", rows, " rows, expected 2 * ", width, " (gate and up of the width that '",
-                    fc2_->name, "' reads)"));
+      Refuse(StrCat("'", fc1_->name, "' gives ", rows, " rows, expected 2 * ", width,
+                    " (gate and up of the width that '", fc2_->name, "' reads)"));
     }
   }
 
   std::pair<Value*, Value*> Route() {
     const Attributes& a = node_.attributes;
     if (a.Int("use_sparse_mixer", 0) != 0) {
-      Refuse("use_sparse_mixer picks experts by thresholds that depend on the provider; export the model with torch");
+      Refuse(
+          "use_sparse_mixer picks experts by thresholds that depend on the provider; export the "
+          "model with torch");
     }
     Value* logits = node_.in(1);
     if (logits->has_shape && logits->shape.size() != 2) {
       logits = builder_.Op("Reshape", {logits, builder_.Ints({-1, fc2_->shape[0].Constant()})});
     }
-    NoticeOnce(graph_, "MoE routing: of equal scores the lowest expert index wins, as in ONNX TopK");
+    NoticeOnce(graph_,
+               "MoE routing: of equal scores the lowest expert index wins, as in ONNX TopK");
     const bool normalize = a.Int("normalize_routing_weights", 0) != 0;
     const Attributes last = {{"axis", int64_t{1}}};
     Value* k = builder_.Ints({a.Int("k", 1)});
@@ -178,7 +199,8 @@ class MoeNode {
       Value* ids = top(logits)[1];
       Value* weights = builder_.Op("GatherElements", {selected_scores_, ids}, last);
       if (normalize) {
-        weights = builder_.Op("Div", {weights, builder_.Op("ReduceSum", {weights, builder_.Ints({1})})});
+        weights =
+            builder_.Op("Div", {weights, builder_.Op("ReduceSum", {weights, builder_.Ints({1})})});
       }
       return {ids, weights};
     }
@@ -191,8 +213,10 @@ class MoeNode {
   Node& node_;
   Builder builder_;
   ExprPool pool_;
-  Value *fc1_ = nullptr, *b1_ = nullptr, *fc2_ = nullptr, *b2_ = nullptr, *fc3_ = nullptr, *b3_ = nullptr;
-  Value* selected_scores_ = nullptr;  // QMoE input 14: scores that weigh, apart from those that select
+  Value *fc1_ = nullptr, *b1_ = nullptr, *fc2_ = nullptr, *b2_ = nullptr, *fc3_ = nullptr,
+        *b3_ = nullptr;
+  Value* selected_scores_ =
+      nullptr;  // QMoE input 14: scores that weigh, apart from those that select
   Attributes attributes_;
   bool interleaved_ = false;
   int64_t hidden_ = 0;
@@ -202,9 +226,11 @@ class MoeNode {
 
 std::string LowerMoe::doc() const {
   return "y = MoE(x, logits, fc1, b1?, fc2, b2?, fc3?, b3?)  ==>\n"
-         "normalize_routing_weights:  s, ids = TopK(logits); w = Softmax(s);  else  w, ids = TopK(Softmax(logits))\n"
+         "normalize_routing_weights:  s, ids = TopK(logits); w = Softmax(s);  else  w, ids = "
+         "TopK(Softmax(logits))\n"
          "y = Experts(x, ids, w, gate_up, down, gate_up_bias?, down_bias?)\n"
-         "QMoE likewise over dequantised weights; swiglu_fusion 1 is interleaved, 2 is gate rows first.";
+         "QMoE likewise over dequantised weights; swiglu_fusion 1 is interleaved, 2 is gate rows "
+         "first.";
 }
 
 bool LowerMoe::Run(Graph& graph, PassContext& context) {

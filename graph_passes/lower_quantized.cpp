@@ -23,7 +23,8 @@ bool LowerMatMulNBits(Graph& graph, Node& node) {
   tensor.bits = a.Int("bits", 4);
   tensor.block_size = a.Int("block_size");
   Builder builder = At(graph, node);
-  Value* weight = builder.Op("Transpose", {Dequantized(graph, tensor, node)}, {{"perm", std::vector<int64_t>{1, 0}}});
+  Value* weight = builder.Op("Transpose", {Dequantized(graph, tensor, node)},
+                             {{"perm", std::vector<int64_t>{1, 0}}});
   Value* y = builder.Op("MatMul", {node.in(0), weight});
   if (Value* bias = node.in(5)) y = builder.Op("Add", {y, bias});
   graph.ReplaceUses(node.out(0), y);
@@ -44,7 +45,8 @@ bool LowerGatherBlockQuantized(Graph& graph, Node& node) {
   tensor.columns = data->shape[1].Constant() * 8 / tensor.bits;
   tensor.block_size = a.Int("block_size", 128);
   Value* table = Dequantized(graph, tensor, node);
-  graph.ReplaceUses(node.out(0), At(graph, node).Op("Gather", {table, node.in(1)}, {{"axis", int64_t{0}}}));
+  graph.ReplaceUses(node.out(0),
+                    At(graph, node).Op("Gather", {table, node.in(1)}, {{"axis", int64_t{0}}}));
   return true;
 }
 
@@ -52,7 +54,8 @@ bool LowerGatherBlockQuantized(Graph& graph, Node& node) {
 bool LowerDequantizeLinear(Graph& graph, Node& node) {
   Value* packed = node.in(0);
   for (const Value* input : node.inputs) {
-    if (input != nullptr && (input->role != Role::kConstant || input->data == nullptr)) return false;
+    if (input != nullptr && (input->role != Role::kConstant || input->data == nullptr))
+      return false;
   }
   if (packed->data->elements() < 2) return false;
   std::vector<Array<float>> arrays;
@@ -71,7 +74,8 @@ bool LowerDequantizeLinear(Graph& graph, Node& node) {
 }  // namespace
 
 std::string LowerQuantized::doc() const {
-  return "MatMulNBits(x, packed, scales, zero_points?, , bias?)  ==>  MatMul(x, Transpose(W)) + bias?\n"
+  return "MatMulNBits(x, packed, scales, zero_points?, , bias?)  ==>  MatMul(x, Transpose(W)) + "
+         "bias?\n"
          "GatherBlockQuantized(packed, ids, scales)  ==>  Gather(W, ids)\n"
          "DequantizeLinear(packed, scale, zero_point)  ==>  W\n"
          "W = (q - zero_point) * scale as a float parameter \"<packed>.dequantized\"";
@@ -80,12 +84,14 @@ std::string LowerQuantized::doc() const {
 bool LowerQuantized::Run(Graph& graph, PassContext& context) {
   std::vector<Node*> nodes;
   for (const auto& node : graph.nodes()) {
-    if (node->schema->domain == "com.microsoft" || node->op() == "DequantizeLinear") nodes.push_back(node.get());
+    if (node->schema->domain == "com.microsoft" || node->op() == "DequantizeLinear")
+      nodes.push_back(node.get());
   }
   for (Node* node : nodes) {
-    const bool lowered = (node->op() == "DequantizeLinear" && LowerDequantizeLinear(graph, *node)) ||
-                         (node->op() == "MatMulNBits" && LowerMatMulNBits(graph, *node)) ||
-                         (node->op() == "GatherBlockQuantized" && LowerGatherBlockQuantized(graph, *node));
+    const bool lowered =
+        (node->op() == "DequantizeLinear" && LowerDequantizeLinear(graph, *node)) ||
+        (node->op() == "MatMulNBits" && LowerMatMulNBits(graph, *node)) ||
+        (node->op() == "GatherBlockQuantized" && LowerGatherBlockQuantized(graph, *node));
     if (lowered) context.Matched(*node);
   }
   if (context.matches > 0) graph.RemoveDeadNodes();

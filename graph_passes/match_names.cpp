@@ -39,7 +39,8 @@ class Matcher {
 
   void Run(PassContext& context) {
     std::vector<Subject> subjects = Subjects();
-    std::map<std::vector<std::string>, std::vector<std::pair<Subject*, std::vector<Pieces>>>> groups;
+    std::map<std::vector<std::string>, std::vector<std::pair<Subject*, std::vector<Pieces>>>>
+        groups;
     std::vector<Subject*> left;
     for (Subject& subject : subjects) {
       std::vector<Pieces> found = WholeTensors(subject);
@@ -62,22 +63,25 @@ class Matcher {
   }
 
  private:
-  // Tensors of the weights file that the graph holds as constants (biases that only select experts),
-  // whatever axes of 1 the exporter dropped.
+  // Tensors of the weights file that the graph holds as constants (biases that only select
+  // experts), whatever axes of 1 the exporter dropped.
   void MarkFrozen() {
     for (const auto& value : graph_.values()) {
       if (!IsInitializer(value.get()) || value->data == nullptr) continue;
       const Subject subject = SubjectOf(value.get());
       for (const std::string& name : StartingLike(subject, Dims(subject.dims.size(), 0))) {
         const TensorData& tensor = *names_.at(name);
-        if (tensor.elements() == NumElements(subject.dims) && tensor.AsFloats() == value->data->AsFloats()) used_.insert(name);
+        if (tensor.elements() == NumElements(subject.dims) &&
+            tensor.AsFloats() == value->data->AsFloats())
+          used_.insert(name);
       }
     }
   }
 
   std::vector<Subject> Subjects() {
     std::vector<Subject> subjects;
-    for (Value* parameter : graph_.ValuesWithRole(Role::kParameter)) subjects.push_back(SubjectOf(parameter));
+    for (Value* parameter : graph_.ValuesWithRole(Role::kParameter))
+      subjects.push_back(SubjectOf(parameter));
     return subjects;
   }
 
@@ -94,7 +98,8 @@ class Matcher {
   }
 
   CanonicalReader Reader(const Subject& subject, const Pieces& pieces) const {
-    return CanonicalReader(subject.dims, pieces, [this](const std::string& name) { return names_.at(name).get(); });
+    return CanonicalReader(subject.dims, pieces,
+                           [this](const std::string& name) { return names_.at(name).get(); });
   }
 
   // Tensors whose first element is the parameter's at `offset`: no layout moves it.
@@ -105,7 +110,8 @@ class Matcher {
   }
 
   // Every way to lay tensor `name` out as dims: permutations, gate and up rows by turns.
-  std::vector<ParameterPiece> Layouts(const std::string& name, const Dims& dims, const Dims& offset) const {
+  std::vector<ParameterPiece> Layouts(const std::string& name, const Dims& dims,
+                                      const Dims& offset) const {
     const TensorData& tensor = *names_.at(name);
     std::vector<ParameterPiece> layouts;
     if (tensor.dims().size() > dims.size() || tensor.dims().size() > 3) return layouts;
@@ -113,12 +119,17 @@ class Matcher {
     std::iota(perm.begin(), perm.end(), 0);
     const std::vector<int64_t> identity = perm;
     do {
-      ParameterPiece piece{.tensor = name, .dims = tensor.dims(), .dtype = tensor.dtype(),
-                           .perm = perm == identity ? std::vector<int64_t>{} : perm, .offset = offset};
+      ParameterPiece piece{.tensor = name,
+                           .dims = tensor.dims(),
+                           .dtype = tensor.dtype(),
+                           .perm = perm == identity ? std::vector<int64_t>{} : perm,
+                           .offset = offset};
       const Dims extent = PieceExtent(piece);
       const size_t pad = dims.size() - extent.size();
-      const bool fits = std::equal(extent.begin(), extent.end(), dims.begin() + static_cast<int64_t>(pad)) &&
-                        std::all_of(dims.begin(), dims.begin() + static_cast<int64_t>(pad), [](int64_t d) { return d == 1; });
+      const bool fits =
+          std::equal(extent.begin(), extent.end(), dims.begin() + static_cast<int64_t>(pad)) &&
+          std::all_of(dims.begin(), dims.begin() + static_cast<int64_t>(pad),
+                      [](int64_t d) { return d == 1; });
       if (!fits) continue;
       layouts.push_back(piece);
       for (size_t axis = 0; axis < extent.size(); ++axis) {
@@ -134,7 +145,8 @@ class Matcher {
     const CanonicalReader reader = Reader(subject, pieces);
     const DType rounding = Coarser(subject.dtype, pieces[0].dtype);
     for (const Dims& index : CanonicalReader::Probes(subject.dims, kProbes)) {
-      if (Rounded(subject.reader.At(index), rounding) != Rounded(reader.At(index), rounding)) return false;
+      if (Rounded(subject.reader.At(index), rounding) != Rounded(reader.At(index), rounding))
+        return false;
     }
     return true;
   }
@@ -149,7 +161,8 @@ class Matcher {
       const DType rounding = Coarser(subject.dtype, piece.dtype);
       ForEachElement(piece, subject.dims, [&](int64_t a, int64_t b) {
         covered[static_cast<size_t>(b)] = true;
-        equal = equal && Rounded(from[static_cast<size_t>(a)], rounding) == Rounded(want[static_cast<size_t>(b)], rounding);
+        equal = equal && Rounded(from[static_cast<size_t>(a)], rounding) ==
+                             Rounded(want[static_cast<size_t>(b)], rounding);
       });
     }
     return equal && std::all_of(covered.begin(), covered.end(), [](bool c) { return c; });
@@ -160,7 +173,8 @@ class Matcher {
     std::vector<Pieces> found;
     if (!subject.reader.complete()) return found;
     for (const std::string& name : StartingLike(subject, Dims(subject.dims.size(), 0))) {
-      for (const ParameterPiece& layout : Layouts(name, subject.dims, Dims(subject.dims.size(), 0))) {
+      for (const ParameterPiece& layout :
+           Layouts(name, subject.dims, Dims(subject.dims.size(), 0))) {
         if (!Likely(subject, {layout}) || !Equal(subject, {layout})) continue;
         found.push_back({layout});
         break;
@@ -191,7 +205,8 @@ class Matcher {
     return pieces.size() > 1 ? pieces : Pieces{};
   }
 
-  std::optional<ParameterPiece> BlockAt(const Subject& subject, const Dims& offset, int64_t rows_left) const {
+  std::optional<ParameterPiece> BlockAt(const Subject& subject, const Dims& offset,
+                                        int64_t rows_left) const {
     const size_t rank = subject.dims.size();
     const int64_t columns = rank == 1 ? 0 : subject.dims.back();
     for (const std::string& name : StartingLike(subject, offset)) {
@@ -199,7 +214,11 @@ class Matcher {
       if (from.size() != (rank == 1 ? 1u : 2u)) continue;
       for (bool transposed : {false, true}) {
         if (transposed && rank == 1) continue;
-        ParameterPiece piece{.tensor = name, .dims = from, .dtype = names_.at(name)->dtype(), .perm = {}, .offset = offset};
+        ParameterPiece piece{.tensor = name,
+                             .dims = from,
+                             .dtype = names_.at(name)->dtype(),
+                             .perm = {},
+                             .offset = offset};
         if (transposed) piece.perm = {1, 0};
         const Dims extent = PieceExtent(piece);
         if (extent[0] > rows_left || (rank > 1 && extent[1] != columns)) continue;
@@ -216,13 +235,15 @@ class Matcher {
     for (Dims index : CanonicalReader::Probes(extent, kProbes)) {
       index.insert(index.begin(), pad, 0);
       for (size_t a = 0; a < index.size(); ++a) index[a] += piece.offset[a];
-      if (Rounded(subject.reader.At(index), rounding) != Rounded(reader.At(index), rounding)) return false;
+      if (Rounded(subject.reader.At(index), rounding) != Rounded(reader.At(index), rounding))
+        return false;
     }
     return true;
   }
 
-  // Parameters of equal values share their candidates. One takes them all (a tied weight under two names);
-  // several are told apart by the file's own names, or by one candidate each in layer order.
+  // Parameters of equal values share their candidates. One takes them all (a tied weight under two
+  // names); several are told apart by the file's own names, or by one candidate each in layer
+  // order.
   void Assign(std::vector<std::pair<Subject*, std::vector<Pieces>>>& members) {
     if (members.size() == 1) {
       Pieces all;
@@ -231,7 +252,8 @@ class Matcher {
     }
     for (auto& [subject, candidates] : members) {
       const std::string& own = subject->value->parameter->initializers[0].tensor;
-      const auto it = std::find_if(candidates.begin(), candidates.end(), [&](const Pieces& p) { return p[0].tensor == own; });
+      const auto it = std::find_if(candidates.begin(), candidates.end(),
+                                   [&](const Pieces& p) { return p[0].tensor == own; });
       if (it != candidates.end()) {
         Name(*subject, std::move(*it));
       } else {
@@ -244,7 +266,8 @@ class Matcher {
     ParameterInfo& info = *subject.value->parameter;
     // The initializer's own name first, so that it stays the parameter's.
     const std::string own = info.initializers[0].tensor;
-    std::stable_partition(pieces.begin(), pieces.end(), [&own](const ParameterPiece& p) { return p.tensor == own; });
+    std::stable_partition(pieces.begin(), pieces.end(),
+                          [&own](const ParameterPiece& p) { return p.tensor == own; });
     info.original_rank = static_cast<int>(pieces[0].dims.size());
     info.originals = std::move(pieces);
     for (const ParameterPiece& piece : info.originals) used_.insert(piece.tensor);
@@ -253,7 +276,8 @@ class Matcher {
 
   static std::string List(const std::vector<std::string>& names) {
     std::string text;
-    for (size_t i = 0; i < std::min(names.size(), kListed); ++i) text += (i == 0 ? "" : ", ") + names[i];
+    for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
+      text += (i == 0 ? "" : ", ") + names[i];
     return names.size() > kListed ? StrCat(text, " and ", names.size() - kListed, " more") : text;
   }
 
@@ -262,7 +286,8 @@ class Matcher {
     for (const Subject& subject : subjects) {
       if (named_.contains(subject.value)) continue;
       const bool there = subject.reader.complete();
-      const bool twice = std::find(ambiguous_.begin(), ambiguous_.end(), subject.value->name) != ambiguous_.end();
+      const bool twice =
+          std::find(ambiguous_.begin(), ambiguous_.end(), subject.value->name) != ambiguous_.end();
       if (!twice) (there ? unnamed : missing).push_back(subject.value->name);
     }
     for (const auto& [name, tensor] : names_) {
@@ -273,7 +298,8 @@ class Matcher {
     };
     say(unnamed, " parameters have no equal in the weights file and keep their ONNX names: ");
     say(missing, " parameters have no bytes to compare and keep their ONNX names: ");
-    say(ambiguous_, " parameters equal several tensors of the weights file and keep their ONNX names: ");
+    say(ambiguous_,
+        " parameters equal several tensors of the weights file and keep their ONNX names: ");
     say(unused, " tensors of the weights file match no parameter: ");
     for (const Value* value : named_) Rename(*value);
   }
@@ -296,8 +322,10 @@ class Matcher {
 }  // namespace
 
 std::string MatchNames::doc() const {
-  return "parameter val_145 [64,64], equal to model.layers.0.self_attn.q_proj.weight of the weights file up to a\n"
-         "permutation, interleaved rows, or as rows of several tensors  ==>  parameter of that name, saved in its layout";
+  return "parameter val_145 [64,64], equal to model.layers.0.self_attn.q_proj.weight of the "
+         "weights file up to a\n"
+         "permutation, interleaved rows, or as rows of several tensors  ==>  parameter of that "
+         "name, saved in its layout";
 }
 
 bool MatchNames::Run(Graph& graph, PassContext& context) {

@@ -14,7 +14,8 @@ constexpr int kNeighbours = 8;
 
 class Column {
  public:
-  Column(const std::vector<float>& cos, const std::vector<float>& sin, int64_t rows, int64_t width, int64_t column)
+  Column(const std::vector<float>& cos, const std::vector<float>& sin, int64_t rows, int64_t width,
+         int64_t column)
       : cos_(cos), sin_(sin), rows_(rows), width_(width), column_(column) {}
 
   double Scale() const { return std::hypot(Cos(0), Sin(0)); }
@@ -34,7 +35,8 @@ class Column {
     for (int steps = 0; steps < kNeighbours; ++steps) candidate = std::nextafter(candidate, 0.0f);
     double best = kTolerance * scale;
     std::optional<double> found;
-    for (int steps = 0; steps <= 2 * kNeighbours; ++steps, candidate = std::nextafter(candidate, 10.0f)) {
+    for (int steps = 0; steps <= 2 * kNeighbours;
+         ++steps, candidate = std::nextafter(candidate, 10.0f)) {
       const double error = Error(candidate, scale);
       if (error >= best) continue;
       best = error;
@@ -44,8 +46,12 @@ class Column {
   }
 
  private:
-  double Cos(int64_t p) const { return static_cast<double>(cos_[static_cast<size_t>(p * width_ + column_)]); }
-  double Sin(int64_t p) const { return static_cast<double>(sin_[static_cast<size_t>(p * width_ + column_)]); }
+  double Cos(int64_t p) const {
+    return static_cast<double>(cos_[static_cast<size_t>(p * width_ + column_)]);
+  }
+  double Sin(int64_t p) const {
+    return static_cast<double>(sin_[static_cast<size_t>(p * width_ + column_)]);
+  }
 
   // Root mean square over rows; infinite once a row is off by more than the tolerance.
   double Error(float inv_freq, double scale) const {
@@ -81,17 +87,19 @@ std::optional<RotaryFrequencies> RecoverFrequencies(const TensorData& cos, const
   return result;
 }
 
-std::pair<Value*, Value*> RotaryTables(Builder& builder, Value* cos_cache, Value* sin_cache, Value* length) {
+std::pair<Value*, Value*> RotaryTables(Builder& builder, Value* cos_cache, Value* sin_cache,
+                                       Value* length) {
   if (cos_cache->data != nullptr && sin_cache->data != nullptr) {
     if (const auto found = RecoverFrequencies(*cos_cache->data, *sin_cache->data)) {
-      const auto tables =
-          builder.Ops("RotaryTable", {length}, 2, {{"inv_freq", found->inv_freq}, {"scale", found->scale}});
+      const auto tables = builder.Ops("RotaryTable", {length}, 2,
+                                      {{"inv_freq", found->inv_freq}, {"scale", found->scale}});
       return {tables[0], tables[1]};
     }
   }
-  NoticeOnce(builder.graph(), StrCat("the rotary tables '", cos_cache->name, "' and '", sin_cache->name,
-                                     "' are kept as stored (they are no exact cosines of float32 angles): at most ",
-                                     cos_cache->has_shape ? ToString(cos_cache->shape[0]) : "?", " positions"));
+  NoticeOnce(builder.graph(),
+             StrCat("the rotary tables '", cos_cache->name, "' and '", sin_cache->name,
+                    "' are kept as stored (they are no exact cosines of float32 angles): at most ",
+                    cos_cache->has_shape ? ToString(cos_cache->shape[0]) : "?", " positions"));
   const auto rows = [&](Value* table) {
     return builder.Op("Slice", {table, builder.Ints({0}), length, builder.Ints({0})});
   };

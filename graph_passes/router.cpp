@@ -24,7 +24,8 @@ bool IsLastAxis(const Node& node, int64_t fallback) {
 Router ReadChoice(Node& node) {
   if (node.in(0) == nullptr || !node.in(0)->has_shape || node.in(0)->shape.size() < 2) return {};
   if (!IsFloat(node.in(0)->dtype)) return {};
-  if (Is(node, "TopK") && node.out(1) != nullptr && node.attributes.Int("largest", 1) == 1 && IsLastAxis(node, -1)) {
+  if (Is(node, "TopK") && node.out(1) != nullptr && node.attributes.Int("largest", 1) == 1 &&
+      IsLastAxis(node, -1)) {
     const auto k = IntsOf(node, 1, "k");
     const int64_t count = k && k->size() == 1 ? (*k)[0] : node.attributes.Int("k", 0);
     return {&node, node.out(1), LastDim(node.in(0)), count};
@@ -37,11 +38,15 @@ Router ReadChoice(Node& node) {
 
 // Several single choices side by side (sparse mixer): the Concat routes.
 Router ReadJoined(Node& node) {
-  if (!Is(node, "Concat") || node.in(0) == nullptr || !node.in(0)->has_shape || !IsLastAxis(node, 0)) return {};
+  if (!Is(node, "Concat") || node.in(0) == nullptr || !node.in(0)->has_shape ||
+      !IsLastAxis(node, 0))
+    return {};
   Router joined{&node, node.out(0), 0, 0};
   for (Value* input : node.inputs) {
     const Router one = input->producer == nullptr ? Router{} : ReadChoice(*input->producer);
-    if (one.ids != input || one.top_k != 1 || (joined.experts != 0 && joined.experts != one.experts)) return {};
+    if (one.ids != input || one.top_k != 1 ||
+        (joined.experts != 0 && joined.experts != one.experts))
+      return {};
     joined.experts = one.experts;
     ++joined.top_k;
   }
@@ -55,7 +60,8 @@ Value* ScoredRows(const Node& node) {
     const Node& maker = *value->producer;
     if (maker.op() == "MatMul" || maker.op() == "Gemm" || maker.op() == "Linear") {
       value = maker.in(0);
-      while (value->producer != nullptr && RowOps::IsMovement(value->producer->op())) value = value->producer->in(0);
+      while (value->producer != nullptr && RowOps::IsMovement(value->producer->op()))
+        value = value->producer->in(0);
       return value;
     }
     Value* next = nullptr;
@@ -71,11 +77,14 @@ void FindRows(Graph& graph, Router& router) {
   router.rows = ScoredRows(*router.node);
   if (router.rows == nullptr) return;
   router.from_rows.insert(router.rows);
-  const auto start = router.rows->producer == nullptr ? graph.nodes().begin() : router.rows->producer->self;
+  const auto start =
+      router.rows->producer == nullptr ? graph.nodes().begin() : router.rows->producer->self;
   for (auto it = start; it != graph.nodes().end(); ++it) {
-    const bool from = std::any_of((*it)->inputs.begin(), (*it)->inputs.end(),
-                                  [&router](const Value* v) { return router.from_rows.contains(v); });
-    if (!from || it->get() == router.node) continue;  // what follows the choice is traced from the ids
+    const bool from =
+        std::any_of((*it)->inputs.begin(), (*it)->inputs.end(),
+                    [&router](const Value* v) { return router.from_rows.contains(v); });
+    if (!from || it->get() == router.node)
+      continue;  // what follows the choice is traced from the ids
     for (const Value* output : (*it)->outputs) {
       if (output != nullptr) router.from_rows.insert(output);
     }
@@ -89,7 +98,8 @@ std::vector<Router> FindRouters(Graph& graph) {
   for (const auto& node : graph.nodes()) {
     Router router = ReadChoice(*node);
     if (router.ids == nullptr) router = ReadJoined(*node);
-    if (router.ids != nullptr && router.top_k >= 1 && router.experts >= std::max<int64_t>(2, router.top_k)) {
+    if (router.ids != nullptr && router.top_k >= 1 &&
+        router.experts >= std::max<int64_t>(2, router.top_k)) {
       FindRows(graph, router);
       routers.push_back(std::move(router));
     }
@@ -99,9 +109,11 @@ std::vector<Router> FindRouters(Graph& graph) {
 
 std::vector<Routing> FullRoutings(const Router& router) {
   const int64_t experts = router.experts, k = router.top_k, cover = DivCeil(experts, k);
-  Routing even{.batch = 2, .sequence = DivCeil(cover + 1, 2), .experts = experts, .top_k = k, .ids = {}};
+  Routing even{
+      .batch = 2, .sequence = DivCeil(cover + 1, 2), .experts = experts, .top_k = k, .ids = {}};
   for (int64_t r = 0; r < even.tokens() * k; ++r) even.ids.push_back(r % experts);
-  Routing uneven{.batch = 3, .sequence = DivCeil(cover + 3, 3), .experts = experts, .top_k = k, .ids = {}};
+  Routing uneven{
+      .batch = 3, .sequence = DivCeil(cover + 3, 3), .experts = experts, .top_k = k, .ids = {}};
   for (int64_t n = 0; n < uneven.tokens(); ++n) {
     for (int64_t slot = 0; slot < k; ++slot) {
       uneven.ids.push_back(n < cover ? experts - 1 - (n * k + slot) % experts : k - 1 - slot);
@@ -111,7 +123,8 @@ std::vector<Routing> FullRoutings(const Router& router) {
 }
 
 Routing SparseRouting(const Router& router) {
-  Routing sparse{.batch = 1, .sequence = 4, .experts = router.experts, .top_k = router.top_k, .ids = {}};
+  Routing sparse{
+      .batch = 1, .sequence = 4, .experts = router.experts, .top_k = router.top_k, .ids = {}};
   for (int64_t n = 0; n < sparse.tokens(); ++n) {
     for (int64_t slot = 0; slot < router.top_k; ++slot) {
       sparse.ids.push_back(n == 1 ? slot : router.experts - 1 - slot);

@@ -111,14 +111,16 @@ bool ExprPool::IsScalar(ExprId id) const {
   const Expr& expr = (*this)[id];
   switch (expr.op) {
     case Expr::Op::kNumber:
-    case Expr::Op::kScalar: return true;
+    case Expr::Op::kScalar:
+      return true;
     case Expr::Op::kSum:
     case Expr::Op::kMul:
     case Expr::Op::kClamp:
     case Expr::Op::kUnary:
       return std::all_of(expr.operands.begin(), expr.operands.end(),
                          [this](ExprId operand) { return IsScalar(operand); });
-    default: return false;
+    default:
+      return false;
   }
 }
 
@@ -134,7 +136,8 @@ std::vector<ExprId> ExprPool::Factors(ExprId id) const {
 
 bool ExprPool::HasProduct(ExprId id, int depth) const {
   const Expr& expr = (*this)[id];
-  if (expr.op == Expr::Op::kProduct && ((*this)[expr.operands[0]].axis >= 0 || --depth == 0)) return true;
+  if (expr.op == Expr::Op::kProduct && ((*this)[expr.operands[0]].axis >= 0 || --depth == 0))
+    return true;
   return std::any_of(expr.operands.begin(), expr.operands.end(),
                      [this, depth](ExprId operand) { return HasProduct(operand, depth); });
 }

@@ -13,8 +13,8 @@ namespace weir {
 using ExprId = int32_t;
 inline constexpr ExprId kNoExpr = -1;
 
-// One term over whole rows: what a fiber of a traced tensor holds. Structurally equal terms share an
-// id, so comparing ids compares meanings.
+// One term over whole rows: what a fiber of a traced tensor holds. Structurally equal terms share
+// an id, so comparing ids compares meanings.
 struct Expr {
   enum class Op : uint8_t {
     kNumber,   // the same number in every element
@@ -41,14 +41,14 @@ struct Expr {
   std::string name = {};
 
   auto Key() const {
-    return std::tie(op, operands, value, axis, index, transposed, start, step, count, number, low, high,
-                    name);
+    return std::tie(op, operands, value, axis, index, transposed, start, step, count, number, low,
+                    high, name);
   }
   friend bool operator<(const Expr& a, const Expr& b) { return a.Key() < b.Key(); }
 };
 
-// Owns the terms of one trace. Constructors simplify only what is exact for finite values: x+0, x*1,
-// x*0, nested sums, products and clamps, scalars moved out of matrix products.
+// Owns the terms of one trace. Constructors simplify only what is exact for finite values: x+0,
+// x*1, x*0, nested sums, products and clamps, scalars moved out of matrix products.
 class ExprPool {
  public:
   const Expr& operator[](ExprId id) const { return *exprs_[static_cast<size_t>(id)]; }
@@ -70,8 +70,8 @@ class ExprPool {
   // Operands of a sum (or product), or the term alone.
   std::vector<ExprId> Terms(ExprId id) const;
   std::vector<ExprId> Factors(ExprId id) const;
-  // Whether an expert's product occurs in the term: with an entry of a stack, or of another product. The
-  // gate's own product is neither.
+  // Whether an expert's product occurs in the term: with an entry of a stack, or of another
+  // product. The gate's own product is neither.
   bool HasExpert(ExprId id) const { return HasProduct(id, 2); }
 
  private:

@@ -15,7 +15,8 @@ using Rows = std::optional<RowTensor>;
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-constexpr int64_t kLargestTable = 1 << 16;  // elements of a file constant that may be read as numbers
+constexpr int64_t kLargestTable = 1
+                                  << 16;  // elements of a file constant that may be read as numbers
 
 double At(const Array<float>& array, int64_t n) {
   const auto at = static_cast<size_t>(n);
@@ -24,15 +25,16 @@ double At(const Array<float>& array, int64_t n) {
 
 // Ops whose constant operands are weights or bias tables rather than numbers to compute with.
 bool TakesTensors(const std::string& op) {
-  for (const char* name : {"Gather", "GatherND", "MatMul", "Gemm", "Linear", "Slice", "Split", "Concat"}) {
+  for (const char* name :
+       {"Gather", "GatherND", "MatMul", "Gemm", "Linear", "Slice", "Split", "Concat"}) {
     if (op == name) return true;
   }
   return RowOps::IsMovement(op);
 }
 
 bool IsElementwise(const std::string& op) {
-  for (const char* name : {"Add", "Sub", "Mul", "Div", "Min", "Max", "Clip", "Sum", "Pow", "Sigmoid", "Tanh", "Relu",
-                           "Gelu", "Erf", "Neg", "Swish"}) {
+  for (const char* name : {"Add", "Sub", "Mul", "Div", "Min", "Max", "Clip", "Sum", "Pow",
+                           "Sigmoid", "Tanh", "Relu", "Gelu", "Erf", "Neg", "Swish"}) {
     if (op == name) return true;
   }
   return false;
@@ -50,7 +52,8 @@ std::optional<std::vector<int64_t>> RowOps::Ints(size_t input, const char* attri
     if (!in_[input]->numbers || in_[input]->numbers->is_float()) return std::nullopt;
     return in_[input]->numbers->i;
   }
-  if (attribute != nullptr && node_.attributes.Has(attribute)) return node_.attributes.Ints(attribute);
+  if (attribute != nullptr && node_.attributes.Has(attribute))
+    return node_.attributes.Ints(attribute);
   return std::nullopt;
 }
 
@@ -70,7 +73,8 @@ Rows RowOps::AsCells(const RowTensor& x, const std::vector<int>& opaque) {
     const double number = x.numbers->elements() == 0 ? 0 : weir::At(*x.numbers, at);
     for (int axis : out.opaque) {
       const auto a = static_cast<size_t>(axis);
-      for (int64_t i = 1; i < x.dims[a]; ++i) uniform = uniform && weir::At(*x.numbers, at + i * strides[a]) == number;
+      for (int64_t i = 1; i < x.dims[a]; ++i)
+        uniform = uniform && weir::At(*x.numbers, at + i * strides[a]) == number;
     }
     return pool_.Number(number);
   });
@@ -83,16 +87,21 @@ std::vector<RowTensor> RowOps::Run() {
   if (!ours) return Fail("is not followed"), std::vector<RowTensor>{};
   if (op == "Shape") {
     const auto rank = static_cast<int64_t>(in_[0]->dims.size());
-    const auto clamp = [rank](int64_t at) { return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank); };
-    const int64_t start = clamp(node_.attributes.Int("start", 0)), end = clamp(node_.attributes.Int("end", rank));
+    const auto clamp = [rank](int64_t at) {
+      return std::clamp<int64_t>(at < 0 ? at + rank : at, 0, rank);
+    };
+    const int64_t start = clamp(node_.attributes.Int("start", 0)),
+                  end = clamp(node_.attributes.Int("end", rank));
     Array<float> shape = Array<float>::Ints({std::max<int64_t>(0, end - start)});
-    for (int64_t a = start; a < end; ++a) shape.i[static_cast<size_t>(a - start)] = in_[0]->dims[static_cast<size_t>(a)];
+    for (int64_t a = start; a < end; ++a)
+      shape.i[static_cast<size_t>(a - start)] = in_[0]->dims[static_cast<size_t>(a)];
     RowTensor out;
     out.dims = shape.dims;
     out.numbers = std::move(shape);
     return {out};
   }
-  if (const auto lengths = op == "Split" ? Ints(1, "split") : std::nullopt; lengths && in_[0]->numbers) {
+  if (const auto lengths = op == "Split" ? Ints(1, "split") : std::nullopt;
+      lengths && in_[0]->numbers) {
     const int64_t sum = std::accumulate(lengths->begin(), lengths->end(), int64_t{0});
     const int64_t axis = Axis(node_.attributes.Int("axis", 0), in_[0]->dims.size());
     const int64_t rows = in_[0]->dims[static_cast<size_t>(axis)];
@@ -142,7 +151,8 @@ Rows RowOps::RunOne(const std::string& op) {
   if (op == "Identity" || op == "Cast" || op == "CastLike") return x;
   if (op == "Transpose") {
     std::vector<int64_t> perm = node_.attributes.Ints("perm");
-    for (size_t a = x.dims.size(); perm.size() < x.dims.size(); --a) perm.push_back(static_cast<int64_t>(a) - 1);
+    for (size_t a = x.dims.size(); perm.size() < x.dims.size(); --a)
+      perm.push_back(static_cast<int64_t>(a) - 1);
     return Transpose(x, perm);
   }
   if (op == "Reshape" || op == "Unsqueeze" || op == "Squeeze" || op == "Flatten") {
@@ -176,7 +186,9 @@ Rows RowOps::Elementwise(const std::string& op) {
     if (x == nullptr) continue;
     dims = BroadcastDims(dims, x->dims);
     if (x->opaque.size() > 1) return Fail("works on a matrix");
-    const int from_end = x->whole != nullptr ? 1 : x->opaque.empty() ? -1 : static_cast<int>(x->dims.size()) - x->opaque[0];
+    const int from_end = x->whole != nullptr ? 1
+                         : x->opaque.empty() ? -1
+                                             : static_cast<int>(x->dims.size()) - x->opaque[0];
     if (from_end < 0) continue;
     if (opaque >= 0 && opaque != from_end) return Fail("mixes rows and columns");
     opaque = from_end;
@@ -195,7 +207,8 @@ Rows RowOps::Elementwise(const std::string& op) {
     const int axis = static_cast<int>(x->dims.size()) - opaque;
     Rows part = AsCells(*x, opaque > 0 && axis >= 0 ? std::vector<int>{axis} : std::vector<int>{});
     if (!part) return std::nullopt;
-    if (opaque > 0 && axis >= 0 && part->opaque.empty() && part->dims[static_cast<size_t>(axis)] != 1) {
+    if (opaque > 0 && axis >= 0 && part->opaque.empty() &&
+        part->dims[static_cast<size_t>(axis)] != 1) {
       return Fail("mixes scalars into a row");
     }
     strides.push_back(BroadcastStrides(*part, dims.size()));
@@ -209,7 +222,8 @@ Rows RowOps::Elementwise(const std::string& op) {
   Remap(out, [&](const Dims& index) -> ExprId {
     std::vector<ExprId> x;
     for (size_t i = 0; i < cells.size(); ++i) {
-      x.push_back(in_[i] == nullptr ? kNoExpr : cells[i].cells[static_cast<size_t>(Dot(index, strides[i]))]);
+      x.push_back(in_[i] == nullptr ? kNoExpr
+                                    : cells[i].cells[static_cast<size_t>(Dot(index, strides[i]))]);
     }
     if (op == "Add" || op == "Sum") return pool_.Sum(x);
     if (op == "Mul") return pool_.Mul(x);
@@ -226,8 +240,11 @@ Rows RowOps::Elementwise(const std::string& op) {
       return pool_.Mul(std::vector<ExprId>(power == 3 ? 3 : 2, x[0]));
     }
     if (op == "Clip") {
-      const double low = x.size() > 1 && x[1] != kNoExpr ? number(x[1]) : node_.attributes.Float("min", -kInfinity);
-      const double high = x.size() > 2 && x[2] != kNoExpr ? number(x[2]) : node_.attributes.Float("max", kInfinity);
+      const double low = x.size() > 1 && x[1] != kNoExpr
+                             ? number(x[1])
+                             : node_.attributes.Float("min", -kInfinity);
+      const double high =
+          x.size() > 2 && x[2] != kNoExpr ? number(x[2]) : node_.attributes.Float("max", kInfinity);
       return pool_.Clamp(x[0], low, high);
     }
     if (op == "Min" || op == "Max") {
@@ -235,7 +252,8 @@ Rows RowOps::Elementwise(const std::string& op) {
       const size_t bound = pool_[x[0]].op == Expr::Op::kNumber ? 0 : 1;
       followed = followed && x.size() == 2;
       const double limit = number(x[bound]);
-      return op == "Min" ? pool_.Clamp(x[1 - bound], -kInfinity, limit) : pool_.Clamp(x[1 - bound], limit, kInfinity);
+      return op == "Min" ? pool_.Clamp(x[1 - bound], -kInfinity, limit)
+                         : pool_.Clamp(x[1 - bound], limit, kInfinity);
     }
     if (op == "Swish") {
       const ExprId alpha = pool_.Number(node_.attributes.Float("alpha", 1));
@@ -256,7 +274,8 @@ Rows RowOps::Where() {
   for (size_t i = 1; i < 3; ++i) {
     dims = BroadcastDims(dims, in_[i]->dims);
     if (in_[i]->opaque.size() > 1) return Fail("works on a matrix");
-    if (!in_[i]->opaque.empty()) from_end = static_cast<int>(in_[i]->dims.size()) - in_[i]->opaque[0];
+    if (!in_[i]->opaque.empty())
+      from_end = static_cast<int>(in_[i]->dims.size()) - in_[i]->opaque[0];
   }
   RowTensor out;
   out.dims = dims;
@@ -265,13 +284,16 @@ Rows RowOps::Where() {
   std::vector<Dims> strides;
   for (const RowTensor* x : in_) {
     const int axis = static_cast<int>(x->dims.size()) - from_end;
-    Rows part = AsCells(*x, from_end > 0 && axis >= 0 ? std::vector<int>{axis} : std::vector<int>{});
+    Rows part =
+        AsCells(*x, from_end > 0 && axis >= 0 ? std::vector<int>{axis} : std::vector<int>{});
     if (!part) return std::nullopt;
     strides.push_back(BroadcastStrides(*part, dims.size()));
     cells.push_back(std::move(*part));
   }
   Remap(out, [&](const Dims& index) {
-    const auto cell = [&](size_t i) { return cells[i].cells[static_cast<size_t>(Dot(index, strides[i]))]; };
+    const auto cell = [&](size_t i) {
+      return cells[i].cells[static_cast<size_t>(Dot(index, strides[i]))];
+    };
     return pool_.IsNumber(cell(0), 0) ? cell(2) : cell(1);
   });
   return out;
@@ -328,9 +350,11 @@ Rows RowOps::MatMul(const RowTensor& left, const RowTensor& right) {
   const bool columns = last(*a, 2, 2) && last(*b, 1, 2);
   const bool rows = last(*a, 1, 1) && last(*b, 2, 2);
   const bool weighted = last(*a, 0, 0) && last(*b, 1, 1);
-  if (!columns && !rows && !weighted) return Fail("multiplies neither a matrix by rows nor rows by a matrix");
+  if (!columns && !rows && !weighted)
+    return Fail("multiplies neither a matrix by rows nor rows by a matrix");
   RowTensor out;
-  out.dims = BroadcastDims(Dims(a->dims.begin(), a->dims.end() - 2), Dims(b->dims.begin(), b->dims.end() - 2));
+  out.dims = BroadcastDims(Dims(a->dims.begin(), a->dims.end() - 2),
+                           Dims(b->dims.begin(), b->dims.end() - 2));
   const size_t lead = out.dims.size();
   out.dims.push_back(a->dims[ra - 2]);
   out.dims.push_back(b->dims[rb - 1]);
@@ -361,7 +385,8 @@ Rows RowOps::Gemm() {
       node_.attributes.Int("transA", 0) != 0) {
     return Fail("scales or transposes its rows");
   }
-  const Rows weight = linear || node_.attributes.Int("transB", 0) != 0 ? Transpose(*in_[1], {1, 0}) : Rows(*in_[1]);
+  const Rows weight =
+      linear || node_.attributes.Int("transB", 0) != 0 ? Transpose(*in_[1], {1, 0}) : Rows(*in_[1]);
   if (!weight) return std::nullopt;
   Rows product = MatMul(*in_[0], *weight);
   if (!product || in_.size() < 3 || in_[2] == nullptr) return product;

@@ -10,10 +10,12 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kLargestConcrete = 1 << 22;  // elements; masks and one-hots of a small routing fit
+constexpr int64_t kLargestConcrete = 1
+                                     << 22;  // elements; masks and one-hots of a small routing fit
 
 bool IsFileTensor(const Value& value) {
-  return value.parameter != nullptr && (value.role == Role::kConstant || value.role == Role::kParameter);
+  return value.parameter != nullptr &&
+         (value.role == Role::kConstant || value.role == Role::kParameter);
 }
 
 Array<float> IntArray(const std::vector<int64_t>& values, Dims dims) {
@@ -34,7 +36,8 @@ RowTensor Numbers(Array<float> array) {
 RowTrace::RowTrace(ExprPool& pool, const Routing& routing, const Router& router)
     : pool_(pool), routing_(routing), router_(router) {
   const auto dims = DimsOf(*router.ids);
-  known_[router.ids] = Numbers(IntArray(routing.ids, dims.value_or(Dims{routing.tokens(), routing.top_k})));
+  known_[router.ids] =
+      Numbers(IntArray(routing.ids, dims.value_or(Dims{routing.tokens(), routing.top_k})));
 }
 
 std::optional<Dims> RowTrace::DimsOf(const Value& value) const {
@@ -69,7 +72,8 @@ std::optional<RowTensor> RowTrace::Leaf(Value* value) {
   RowTensor leaf;
   leaf.dims = *dims;
   const bool scalars = dims->size() < 2 || IsRouteShape(*dims);
-  const int64_t count = scalars ? NumElements(*dims) : NumElements(*dims) / std::max<int64_t>(1, dims->back());
+  const int64_t count =
+      scalars ? NumElements(*dims) : NumElements(*dims) / std::max<int64_t>(1, dims->back());
   if (count > kLargestConcrete) return std::nullopt;
   if (!scalars) leaf.opaque = {static_cast<int>(dims->size()) - 1};
   for (int64_t n = 0; n < count; ++n) {
@@ -99,7 +103,8 @@ std::optional<RowTensor> RowTrace::External(Value* value) {
       known = known && dim.IsKnown();
       if (known) ints.push_back(dim.Evaluate(routing_.batch, routing_.sequence));
     }
-    if (known && !IsFloat(value->dtype) && NumElements(*dims) == static_cast<int64_t>(ints.size())) {
+    if (known && !IsFloat(value->dtype) &&
+        NumElements(*dims) == static_cast<int64_t>(ints.size())) {
       Array<float> array = IntArray(ints, *dims);
       array.dtype = value->dtype;
       return Numbers(std::move(array));
@@ -119,7 +124,8 @@ std::optional<RowTensor> RowTrace::External(Value* value) {
   }
   if (value == router_.rows) return Leaf(value);
   if (router_.from_rows.contains(value) && IsFloat(value->dtype)) {
-    // Experts on every token do not depend on ids; the router's own scores are told apart by failing.
+    // Experts on every token do not depend on ids; the router's own scores are told apart by
+    // failing.
     if (Step(node)) return known_[value];
     return Leaf(value);
   }
@@ -128,7 +134,8 @@ std::optional<RowTensor> RowTrace::External(Value* value) {
     const bool followed = Step(node);
     const auto& known = known_[value];
     // Parts of weights are followed, parts of activations are activations of their own.
-    const bool weights = followed && known && !known->cells.empty() && pool_[known->cells[0]].op == Expr::Op::kTensor;
+    const bool weights = followed && known && !known->cells.empty() &&
+                         pool_[known->cells[0]].op == Expr::Op::kTensor;
     if (known && (!cut || weights || known->numbers)) return known;
   }
   return Leaf(value);
@@ -158,7 +165,8 @@ bool RowTrace::Step(const Node& node) {
     known.reset();
     if (i < results.size()) {
       known = std::move(results[i]);
-    } else if (const auto dims = DimsOf(*output); dims && IsFloat(output->dtype) && IsRouteShape(*dims)) {
+    } else if (const auto dims = DimsOf(*output);
+               dims && IsFloat(output->dtype) && IsRouteShape(*dims)) {
       known = Leaf(output);  // something of the router: one number per route
     }
     followed = followed || known.has_value();

@@ -11,8 +11,9 @@
 
 namespace weir {
 
-// A traced tensor: either concrete numbers (ids, masks, offsets), or terms. Up to two axes are opaque: a
-// vector's elements, or a matrix's rows and columns, are one term; the other axes are enumerated.
+// A traced tensor: either concrete numbers (ids, masks, offsets), or terms. Up to two axes are
+// opaque: a vector's elements, or a matrix's rows and columns, are one term; the other axes are
+// enumerated.
 struct RowTensor {
   Dims dims;
   std::optional<Array<float>> numbers;  // concrete
@@ -27,8 +28,8 @@ struct Router {
   Node* node = nullptr;  // the TopK (or the Concat of several choices of one)
   Value* ids = nullptr;
   int64_t experts = 0, top_k = 0;
-  // The rows that the scores are computed from, and every value computed from them: what experts that
-  // run on every token read and make.
+  // The rows that the scores are computed from, and every value computed from them: what experts
+  // that run on every token read and make.
   Value* rows = nullptr;
   std::unordered_set<const Value*> from_rows = {};
 };
@@ -38,11 +39,14 @@ struct Routing {
   int64_t batch = 1, sequence = 1, experts = 1, top_k = 1;
   std::vector<int64_t> ids;  // [batch * sequence * top_k]
   int64_t tokens() const { return batch * sequence; }
-  int64_t id(int64_t token, int64_t slot) const { return ids[static_cast<size_t>(token * top_k + slot)]; }
+  int64_t id(int64_t token, int64_t slot) const {
+    return ids[static_cast<size_t>(token * top_k + slot)];
+  }
 };
 
-// Runs part of a graph at one routing: integers and masks for real, activations and weights as terms.
-// So any way of gathering, sorting, masking and scattering routes comes out as the same few terms.
+// Runs part of a graph at one routing: integers and masks for real, activations and weights as
+// terms. So any way of gathering, sorting, masking and scattering routes comes out as the same few
+// terms.
 class RowTrace {
  public:
   RowTrace(ExprPool& pool, const Routing& routing, const Router& router);
@@ -59,10 +63,10 @@ class RowTrace {
 
  private:
   friend class RowOps;
-  const RowTensor* Get(Value* value);           // traced value, or what the rest of the graph supplies
+  const RowTensor* Get(Value* value);  // traced value, or what the rest of the graph supplies
   std::optional<RowTensor> External(Value* value);
   std::optional<RowTensor> Leaf(Value* value);
-  bool IsRouteShape(const Dims& dims) const;    // [..., K] over all tokens
+  bool IsRouteShape(const Dims& dims) const;  // [..., K] over all tokens
 
   ExprPool& pool_;
   const Routing& routing_;
@@ -109,10 +113,13 @@ class RowOps {
   Rows MatMul(const RowTensor& a, const RowTensor& b);
   Rows Gemm();
 
-  Rows Enumerated(const RowTensor& x, size_t opaque_axes);  // a constant's trailing axes stay opaque
+  Rows Enumerated(const RowTensor& x,
+                  size_t opaque_axes);  // a constant's trailing axes stay opaque
   Rows AsCells(const RowTensor& x, const std::vector<int>& opaque);
   std::optional<std::vector<int64_t>> Ints(size_t input, const char* attribute = nullptr) const;
-  int64_t Axis(int64_t axis, size_t rank) const { return axis < 0 ? axis + static_cast<int64_t>(rank) : axis; }
+  int64_t Axis(int64_t axis, size_t rank) const {
+    return axis < 0 ? axis + static_cast<int64_t>(rank) : axis;
+  }
 
   RowTrace& trace_;
   ExprPool& pool_;

@@ -12,28 +12,31 @@ namespace {
 
 constexpr int kProbes = 32;
 
-// Whether equal bytes must mean the same tensor: matrices of varied values. Equal gains or zero biases of
-// a fresh model are equal by chance.
+// Whether equal bytes must mean the same tensor: matrices of varied values. Equal gains or zero
+// biases of a fresh model are equal by chance.
 bool MayTie(const Graph& graph, const Value& parameter) {
   return parameter.shape.size() >= 2 && HasAllData(graph, parameter);
 }
 
 CanonicalReader ReaderOf(const Graph& graph, const Value& parameter) {
-  return CanonicalReader(ToDims(parameter.shape), parameter.parameter->initializers,
-                         [&graph](const std::string& name) { return graph.initializers.at(name).get(); });
+  return CanonicalReader(
+      ToDims(parameter.shape), parameter.parameter->initializers,
+      [&graph](const std::string& name) { return graph.initializers.at(name).get(); });
 }
 
 // A few elements tell tensors apart; only likely twins are read in full.
 std::vector<float> Sample(const Graph& graph, const Value& parameter) {
   const CanonicalReader reader = ReaderOf(graph, parameter);
   std::vector<float> sample;
-  for (const Dims& index : CanonicalReader::Probes(ToDims(parameter.shape), kProbes)) sample.push_back(reader.At(index));
+  for (const Dims& index : CanonicalReader::Probes(ToDims(parameter.shape), kProbes))
+    sample.push_back(reader.At(index));
   return sample;
 }
 
 bool SameValues(const Graph& graph, const Value& a, const Value& b) {
   const std::vector<float> values = LoadParameter(graph, a);
-  const bool varied = std::any_of(values.begin(), values.end(), [&](float v) { return v != values[0]; });
+  const bool varied =
+      std::any_of(values.begin(), values.end(), [&](float v) { return v != values[0]; });
   return varied && values == LoadParameter(graph, b);
 }
 
@@ -41,7 +44,8 @@ bool SameValues(const Graph& graph, const Value& a, const Value& b) {
 void Tie(Graph& graph, Value* kept, Value* twin) {
   ParameterInfo &info = *kept->parameter, &other = *twin->parameter;
   for (ParameterPiece& piece : other.initializers) info.initializers.push_back(std::move(piece));
-  graph.notices.push_back(StrCat("'", kept->name, "' and '", twin->name, "' hold the same values: tied, trained as one"));
+  graph.notices.push_back(StrCat("'", kept->name, "' and '", twin->name,
+                                 "' hold the same values: tied, trained as one"));
   graph.ReplaceUses(twin, kept);
   graph.RemoveValue(twin);
 }
@@ -49,7 +53,8 @@ void Tie(Graph& graph, Value* kept, Value* twin) {
 }  // namespace
 
 std::string TieParameters::doc() const {
-  return "Embedding(ids, w), Linear(x, w2), w2 equal to w element by element  ==>  Embedding(ids, w), Linear(x, w)";
+  return "Embedding(ids, w), Linear(x, w2), w2 equal to w element by element  ==>  Embedding(ids, "
+         "w), Linear(x, w)";
 }
 
 bool TieParameters::Run(Graph& graph, PassContext& context) {
@@ -57,7 +62,9 @@ bool TieParameters::Run(Graph& graph, PassContext& context) {
   for (Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
     if (!MayTie(graph, *parameter)) continue;
     auto& like = seen[{ToDims(parameter->shape), Sample(graph, *parameter)}];
-    const auto twin = std::find_if(like.begin(), like.end(), [&](const Value* v) { return SameValues(graph, *v, *parameter); });
+    const auto twin = std::find_if(like.begin(), like.end(), [&](const Value* v) {
+      return SameValues(graph, *v, *parameter);
+    });
     if (twin == like.end()) {
       like.push_back(parameter);
       continue;

@@ -1,4 +1,5 @@
-// Every stored export must come out with one Experts node per MoE layer and nothing left of the dispatch.
+// Every stored export must come out with one Experts node per MoE layer and nothing left of the
+// dispatch.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -41,7 +42,8 @@ TEST_P(FuseExpertsModels, LeavesOneExpertsNodePerLayer) {
     int64_t found = 0;
     for (const auto& node : graph->nodes()) {
       for (const char* dispatch : {"NonZero", "OneHot", "ScatterElements", "MoE", "QMoE"}) {
-        const bool group_mask = family == std::string("deepseek_v3") && dispatch == std::string("ScatterElements");
+        const bool group_mask =
+            family == std::string("deepseek_v3") && dispatch == std::string("ScatterElements");
         EXPECT_TRUE(group_mask || node->op() != dispatch) << node->source;
       }
       if (node->op() != "Experts") continue;
@@ -59,17 +61,18 @@ TEST_P(FuseExpertsModels, LeavesOneExpertsNodePerLayer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Families, FuseExpertsModels,
-    testing::Values(Layers{"mixtral", 2, 5, 12}, Layers{"qwen3_moe", 2, 7, 12}, Layers{"olmoe", 2, 8, 12},
-                    Layers{"gpt_oss", 2, 6, 12}, Layers{"deepseek_v3", 1, 8, 12},
-                    Layers{"genai/gpt_oss_fp32_cpu", 2, 6, 12}, Layers{"genai/gpt_oss_bf16_cuda", 2, 6, 12},
-                    Layers{"genai/gpt_oss_int4_cpu_i32", 2, 6, 32}),
-    [](const auto& info) {
-      std::string name = info.param.family;
-      std::replace(name.begin(), name.end(), '/', '_');
-      return name;
-    });
+INSTANTIATE_TEST_SUITE_P(Families, FuseExpertsModels,
+                         testing::Values(Layers{"mixtral", 2, 5, 12}, Layers{"qwen3_moe", 2, 7, 12},
+                                         Layers{"olmoe", 2, 8, 12}, Layers{"gpt_oss", 2, 6, 12},
+                                         Layers{"deepseek_v3", 1, 8, 12},
+                                         Layers{"genai/gpt_oss_fp32_cpu", 2, 6, 12},
+                                         Layers{"genai/gpt_oss_bf16_cuda", 2, 6, 12},
+                                         Layers{"genai/gpt_oss_int4_cpu_i32", 2, 6, 32}),
+                         [](const auto& info) {
+                           std::string name = info.param.family;
+                           std::replace(name.begin(), name.end(), '/', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace weir

@@ -9,14 +9,17 @@
 namespace weir {
 namespace {
 
-// Three experts of width 3 over rows of 4, two per token. `weights` declares the tensors, `body` goes from
-// ids and w to y.
+// Three experts of width 3 over rows of 4, two per token. `weights` declares the tensors, `body`
+// goes from ids and w to y.
 std::string Model(const std::string& weights, const std::string& body) {
   return "graph g (int64[batch,sequence] input_ids, float[batch*sequence,4] x) => "
-         "(float[batch*sequence,4] y)\n" + weights +
+         "(float[batch*sequence,4] y)\n" +
+         weights +
          "constant int64[1] two = {2}\nconstant int64[1] last = {-1}\nconstant int64[1] one = {1}\n"
          "constant int64[3] routes = {-1, 2, 4}\n"
-         "parameter float[3,4] gate\n{\n  scores = Linear(x, gate)\n  w, ids = TopK<axis = 1>(scores, two)\n" + body + "}\n";
+         "parameter float[3,4] gate\n{\n  scores = Linear(x, gate)\n  w, ids = TopK<axis = "
+         "1>(scores, two)\n" +
+         body + "}\n";
 }
 
 struct Result {
@@ -53,17 +56,21 @@ std::string Batched(const std::string& cut, const std::string& weight = "w") {
          "  columns = Unsqueeze(rows, last)\n"
          "  gu = Gather<axis = 0>(gate_up, flat)\n"
          "  p3 = MatMul(gu, columns)\n"
-         "  p = Squeeze(p3, last)\n" + cut +
+         "  p = Squeeze(p3, last)\n" +
+         cut +
          "  s = Sigmoid(g)\n  silu = Mul(g, s)\n  a = Mul(silu, u)\n"
          "  a3 = Unsqueeze(a, last)\n"
          "  d = Gather<axis = 0>(down, flat)\n"
          "  o3 = MatMul(d, a3)\n"
          "  o = Squeeze(o3, last)\n"
-         "  wf = Reshape(" + weight + ", last)\n  wc = Unsqueeze(wf, last)\n"
+         "  wf = Reshape(" +
+         weight +
+         ", last)\n  wc = Unsqueeze(wf, last)\n"
          "  wo = Mul(o, wc)\n  back = Reshape(wo, routes)\n"
          "  y = ReduceSum<keepdims = 0>(back, one)\n";
 }
-const char* const kShapes = "constant int64[3] routes1 = {1, 2, 1}\nconstant int64[2] pairs = {-1, 4}\n";
+const char* const kShapes =
+    "constant int64[3] routes1 = {1, 2, 1}\nconstant int64[2] pairs = {-1, 4}\n";
 const char* const kHalves = "  g, u = Split<axis = 1, num_outputs = 2>(p)\n";
 
 TEST(FuseExperts, RowsOfGatheredWeightsBecomeExperts) {
@@ -84,8 +91,10 @@ TEST(FuseExperts, RowsOfGatheredWeightsBecomeExperts) {
 TEST(FuseExperts, RowsByTurnsAreDeinterleaved) {
   const std::string cut =
       "  g = Slice(p, zero, end, one, two)\n  u = Slice(p, one, end, one, two)\n";
-  const Result result = Fuse(Model(std::string(kStacked) + kShapes +
-                                       "constant int64[1] zero = {0}\nconstant int64[1] end = {99}\n", Batched(cut)));
+  const Result result =
+      Fuse(Model(std::string(kStacked) + kShapes +
+                     "constant int64[1] zero = {0}\nconstant int64[1] end = {99}\n",
+                 Batched(cut)));
   ASSERT_NE(result.experts, nullptr);
   const auto& pieces = result.experts->in(3)->parameter->initializers;
   ASSERT_EQ(pieces.size(), 1u);
@@ -94,7 +103,8 @@ TEST(FuseExperts, RowsByTurnsAreDeinterleaved) {
 }
 
 TEST(FuseExperts, WeightsOfTheRouterStayGeneric) {
-  const std::string normalised = "  sum = ReduceSum(w, last)\n  v = Div(w, sum)\n" + Batched(kHalves, "v");
+  const std::string normalised =
+      "  sum = ReduceSum(w, last)\n  v = Div(w, sum)\n" + Batched(kHalves, "v");
   const Result result = Fuse(Model(std::string(kStacked) + kShapes, normalised));
   ASSERT_NE(result.experts, nullptr);
   EXPECT_EQ(result.experts->in(2)->producer->op(), "Div");
@@ -103,65 +113,82 @@ TEST(FuseExperts, WeightsOfTheRouterStayGeneric) {
 TEST(FuseExperts, SentinelClipsAndMasksThatDoNothingVanish) {
   std::string body = Batched(kHalves);
   body.replace(body.find("flat = Reshape(ids, last)"), 25,
-               "raw = Reshape(ids, last)\n  flat = Clip(raw, zero, top)\n  valid = Less(raw, count)\n  v = Cast<to = 1>(valid)\n"
+               "raw = Reshape(ids, last)\n  flat = Clip(raw, zero, top)\n  valid = Less(raw, "
+               "count)\n  v = Cast<to = 1>(valid)\n"
                "  vc = Unsqueeze(v, last)");
   body.replace(body.find("wo = Mul(o, wc)"), 15, "wv = Mul(o, wc)\n  wo = Mul(wv, vc)");
-  const Result result = Fuse(Model(std::string(kStacked) + kShapes +
-                                       "constant int64[] zero = {0}\nconstant int64[] top = {2}\nconstant int64[] count = {3}\n", body));
+  const Result result = Fuse(Model(
+      std::string(kStacked) + kShapes +
+          "constant int64[] zero = {0}\nconstant int64[] top = {2}\nconstant int64[] count = {3}\n",
+      body));
   ASSERT_NE(result.experts, nullptr);
   EXPECT_EQ(result.graph->nodes().size(), 3u);
 }
 
 TEST(FuseExperts, UpBeforeGateIsRefusedInWords) {
   const std::string cut = "  u, g = Split<axis = 1, num_outputs = 2>(p)\n";
-  EXPECT_NE(Missed(Model(std::string(kStacked) + kShapes, Batched(cut))).find("the gate is cut at 3"), std::string::npos);
+  EXPECT_NE(
+      Missed(Model(std::string(kStacked) + kShapes, Batched(cut))).find("the gate is cut at 3"),
+      std::string::npos);
 }
 
 TEST(FuseExperts, ExpertsInAnotherOrderAreRefused) {
   std::string body = Batched(kHalves);
-  body.replace(body.find("flat = Reshape(ids, last)"), 25, "raw = Reshape(ids, last)\n  flat = Sub(top, raw)");
-  const std::string why = Missed(Model(std::string(kStacked) + kShapes + "constant int64[] top = {2}\n", body));
+  body.replace(body.find("flat = Reshape(ids, last)"), 25,
+               "raw = Reshape(ids, last)\n  flat = Sub(top, raw)");
+  const std::string why =
+      Missed(Model(std::string(kStacked) + kShapes + "constant int64[] top = {2}\n", body));
   EXPECT_NE(why.find("expert 0 does not use entry 0 of 'gate_up'"), std::string::npos) << why;
 }
 
 TEST(FuseExperts, AClipThatJoinsTwoExpertsIsRefused) {
   std::string body = Batched(kHalves);
-  body.replace(body.find("flat = Reshape(ids, last)"), 25, "raw = Reshape(ids, last)\n  flat = Clip(raw, zero, top)");
-  const std::string text = Model(std::string(kStacked) + kShapes + "constant int64[] zero = {0}\nconstant int64[] top = {1}\n", body);
+  body.replace(body.find("flat = Reshape(ids, last)"), 25,
+               "raw = Reshape(ids, last)\n  flat = Clip(raw, zero, top)");
+  const std::string text = Model(
+      std::string(kStacked) + kShapes + "constant int64[] zero = {0}\nconstant int64[] top = {1}\n",
+      body);
   EXPECT_NE(Missed(text).find("expert 2 does not use entry 2"), std::string::npos);
 }
 
 TEST(FuseExperts, RowsGivenBackToAnotherTokenAreRefused) {
   std::string body = Batched(kHalves);
   body.replace(body.find("back = Reshape(wo, routes)"), 26,
-               "h = Slice(wo, two, end, zero)\n  t = Slice(wo, zero, two, zero)\n  roll = Concat<axis = 0>(h, t)\n"
+               "h = Slice(wo, two, end, zero)\n  t = Slice(wo, zero, two, zero)\n  roll = "
+               "Concat<axis = 0>(h, t)\n"
                "  back = Reshape(roll, routes)");
-  const std::string why = Missed(Model(std::string(kStacked) + kShapes +
-                                           "constant int64[1] zero = {0}\nconstant int64[1] end = {99}\n", body));
+  const std::string why =
+      Missed(Model(std::string(kStacked) + kShapes +
+                       "constant int64[1] zero = {0}\nconstant int64[1] end = {99}\n",
+                   body));
   EXPECT_NE(why.find("another token's weight"), std::string::npos) << why;
 }
 
 TEST(FuseExperts, AnActivationOfAnotherShapeIsRefused) {
   std::string body = Batched(kHalves);
   body.replace(body.find("a = Mul(silu, u)"), 16, "a = Mul(silu, s)");
-  EXPECT_NE(Missed(Model(std::string(kStacked) + kShapes, body)).find("gate and up are no projections"), std::string::npos);
+  EXPECT_NE(
+      Missed(Model(std::string(kStacked) + kShapes, body)).find("gate and up are no projections"),
+      std::string::npos);
 }
 
 // One expert on every token, weighed by a mask; its own three matrices [in,out].
 std::string Masked(int expert, const std::string& before) {
   const std::string e = std::to_string(expert);
-  return "  g" + e + " = MatMul(x, gate" + e + ")\n  u" + e + " = MatMul(x, up" + e + ")\n  s" + e + " = Sigmoid(g" + e +
-         ")\n  t" + e + " = Mul(g" + e + ", s" + e + ")\n  a" + e + " = Mul(t" + e + ", u" + e + ")\n  o" + e +
-         " = MatMul(a" + e + ", down" + e + ")\n  q" + e + " = Equal(ids, n" + e + ")\n  m" + e + " = Cast<to = 1>(q" + e +
-         ")\n  k" + e + " = Mul(w, m" + e + ")\n  c" + e + " = ReduceSum(k" + e + ", last)\n  z" + e + " = Mul(o" + e + ", c" +
-         e + ")\n" + (before.empty() ? "" : "  y" + e + " = Add(" + before + ", z" + e + ")\n");
+  return "  g" + e + " = MatMul(x, gate" + e + ")\n  u" + e + " = MatMul(x, up" + e + ")\n  s" + e +
+         " = Sigmoid(g" + e + ")\n  t" + e + " = Mul(g" + e + ", s" + e + ")\n  a" + e +
+         " = Mul(t" + e + ", u" + e + ")\n  o" + e + " = MatMul(a" + e + ", down" + e + ")\n  q" +
+         e + " = Equal(ids, n" + e + ")\n  m" + e + " = Cast<to = 1>(q" + e + ")\n  k" + e +
+         " = Mul(w, m" + e + ")\n  c" + e + " = ReduceSum(k" + e + ", last)\n  z" + e + " = Mul(o" +
+         e + ", c" + e + ")\n" +
+         (before.empty() ? "" : "  y" + e + " = Add(" + before + ", z" + e + ")\n");
 }
 std::string SeparateTensors(int experts) {
   std::string text;
   for (int e = 0; e < experts; ++e) {
     const std::string n = std::to_string(e);
-    text += "parameter float[4,3] gate" + n + "\nparameter float[4,3] up" + n + "\nparameter float[3,4] down" + n +
-            "\nconstant int64[] n" + n + " = {" + n + "}\n";
+    text += "parameter float[4,3] gate" + n + "\nparameter float[4,3] up" + n +
+            "\nparameter float[3,4] down" + n + "\nconstant int64[] n" + n + " = {" + n + "}\n";
   }
   return text;
 }
@@ -190,7 +217,8 @@ TEST(FuseExperts, ALoopOverFewerExpertsThanTheRouterKnowsIsAnError) {
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kInvalidModel);
-    EXPECT_NE(error.message().find("a loop over 2 of 3 experts"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("a loop over 2 of 3 experts"), std::string::npos)
+        << error.message();
     EXPECT_NE(error.message().find("batched_mm or grouped_mm"), std::string::npos);
   }
 }
@@ -199,7 +227,8 @@ TEST(FuseExperts, TwoExpertsSharingAMatrixAreRefused) {
   std::string body = Masked(0, "") + Masked(1, "z0") + Masked(2, "y1");
   body.replace(body.rfind("  y2 = "), 7, "  y = ");
   body.replace(body.find("up2)"), 4, "up1)");
-  EXPECT_NE(Missed(Model(SeparateTensors(3), body)).find("expert 2 shares 'up1'"), std::string::npos);
+  EXPECT_NE(Missed(Model(SeparateTensors(3), body)).find("expert 2 shares 'up1'"),
+            std::string::npos);
 }
 
 }  // namespace

@@ -16,7 +16,8 @@ namespace {
 std::unique_ptr<Graph> Lower(const std::string& text) {
   auto graph = ParseText(text);
   for (const auto& value : graph->values()) {
-    if (value->role == Role::kConstant && IsFloat(value->dtype)) graph->initializers[value->name] = value->data;
+    if (value->role == Role::kConstant && IsFloat(value->dtype))
+      graph->initializers[value->name] = value->data;
   }
   MarkInitializers(*graph);
   PassManager passes;
@@ -43,12 +44,15 @@ const Node* Find(const Graph& graph, const std::string& op) {
 
 TEST(LowerContrib, SkipNormBecomesAddAndRmsNorm) {
   const auto graph = Lower(
-      "graph g (float[batch,sequence,4] x, float[batch,sequence,4] skip) => (float[batch,sequence,4] y, "
+      "graph g (float[batch,sequence,4] x, float[batch,sequence,4] skip) => "
+      "(float[batch,sequence,4] y, "
       "float[batch,sequence,4] s)\n"
       "parameter float[4] gamma\n"
-      "{\n  y, \"\", \"\", s = com.microsoft::SkipSimplifiedLayerNormalization<epsilon = 1e-06>(x, skip, gamma)\n}\n");
+      "{\n  y, \"\", \"\", s = com.microsoft::SkipSimplifiedLayerNormalization<epsilon = 1e-06>(x, "
+      "skip, gamma)\n}\n");
   EXPECT_EQ(CanonicalText(*graph),
-            "graph (float[batch,sequence,4] x, float[batch,sequence,4] skip) => (float[batch,sequence,4] y, "
+            "graph (float[batch,sequence,4] x, float[batch,sequence,4] skip) => "
+            "(float[batch,sequence,4] y, "
             "float[batch,sequence,4] s)\n"
             "parameter float[4] gamma\n"
             "{\n  s = Add(x, skip)\n  y = RmsNorm<epsilon = 1e-06>(s, gamma)\n}\n");
@@ -57,25 +61,32 @@ TEST(LowerContrib, SkipNormBecomesAddAndRmsNorm) {
 TEST(LowerContrib, GatedAddAndQuickGelu) {
   const auto graph = Lower(
       "graph g (float[batch,4] r, float[batch,4] s, float[batch,1] g) => (float[batch,4] y)\n"
-      "{\n  a = com.microsoft::GatedAdd(r, s, g)\n  y = com.microsoft::QuickGelu<alpha = 2.0>(a)\n}\n");
-  EXPECT_EQ(CanonicalText(*graph),
-            "graph (float[batch,4] r, float[batch,4] s, float[batch,1] g) => (float[batch,4] y)\n"
-            "{\n  %0 = Mul(s, g)\n  %1 = Add(r, %0)\n  %2 = Mul(%1, float[]{2})\n  %3 = Sigmoid(%2)\n"
-            "  y = Mul(%1, %3)\n}\n");
+      "{\n  a = com.microsoft::GatedAdd(r, s, g)\n  y = com.microsoft::QuickGelu<alpha = "
+      "2.0>(a)\n}\n");
+  EXPECT_EQ(
+      CanonicalText(*graph),
+      "graph (float[batch,4] r, float[batch,4] s, float[batch,1] g) => (float[batch,4] y)\n"
+      "{\n  %0 = Mul(s, g)\n  %1 = Add(r, %0)\n  %2 = Mul(%1, float[]{2})\n  %3 = Sigmoid(%2)\n"
+      "  y = Mul(%1, %3)\n}\n");
 }
 
 // Two experts of width 3 over rows of 4.
 std::string Moe(const std::string& attributes, const std::string& inputs, int rows = 6) {
-  return "graph g (float[batch,sequence,4] x, float[batch*sequence,2] logits) => (float[batch,sequence,4] y)\n"
-         "parameter float[2," + std::to_string(rows) + ",4] fc1\nparameter float[2,4,3] fc2\nparameter float[2,3,4] fc3\n"
+  return "graph g (float[batch,sequence,4] x, float[batch*sequence,2] logits) => "
+         "(float[batch,sequence,4] y)\n"
+         "parameter float[2," +
+         std::to_string(rows) +
+         ",4] fc1\nparameter float[2,4,3] fc2\nparameter float[2,3,4] fc3\n"
          "parameter float[2,6] b1\nparameter float[2,4] b2\n"
-         "{\n  y = com.microsoft::MoE<" + attributes + ">(" + inputs + ")\n}\n";
+         "{\n  y = com.microsoft::MoE<" +
+         attributes + ">(" + inputs + ")\n}\n";
 }
 
 TEST(LowerMoe, SwigluByTurnsWithNormalisedWeights) {
-  const auto graph = Lower(Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 2, normalize_routing_weights = 1, "
-                               "activation_alpha = 1.5, activation_beta = 1.0, swiglu_limit = 7.0",
-                               "x, logits, fc1, b1, fc2, b2"));
+  const auto graph = Lower(
+      Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 2, normalize_routing_weights = 1, "
+          "activation_alpha = 1.5, activation_beta = 1.0, swiglu_limit = 7.0",
+          "x, logits, fc1, b1, fc2, b2"));
   const Node* experts = Find(*graph, "Experts");
   ASSERT_NE(experts, nullptr);
   EXPECT_EQ(experts->attributes.Float("alpha", 1), 1.5);
@@ -90,7 +101,8 @@ TEST(LowerMoe, SwigluByTurnsWithNormalisedWeights) {
 }
 
 TEST(LowerMoe, AbsentLimitMeansNoClampAndIsSaid) {
-  const auto graph = Lower(Moe("activation_type = \"swiglu\", swiglu_fusion = 2, k = 1", "x, logits, fc1, \"\", fc2"));
+  const auto graph = Lower(
+      Moe("activation_type = \"swiglu\", swiglu_fusion = 2, k = 1", "x, logits, fc1, \"\", fc2"));
   const Node* experts = Find(*graph, "Experts");
   ASSERT_NE(experts, nullptr);
   EXPECT_FALSE(experts->attributes.Has("limit"));
@@ -103,7 +115,8 @@ TEST(LowerMoe, AbsentLimitMeansNoClampAndIsSaid) {
 }
 
 TEST(LowerMoe, SeparateUpWeightsAreStackedUnderTheGate) {
-  const auto graph = Lower(Moe("activation_type = \"silu\", k = 1", "x, logits, fc1, \"\", fc2, \"\", fc3", 3));
+  const auto graph =
+      Lower(Moe("activation_type = \"silu\", k = 1", "x, logits, fc1, \"\", fc2, \"\", fc3", 3));
   const Node* experts = Find(*graph, "Experts");
   ASSERT_NE(experts, nullptr);
   EXPECT_EQ(ToDims(experts->in(3)->shape), (Dims{2, 6, 4}));
@@ -113,17 +126,29 @@ TEST(LowerMoe, SeparateUpWeightsAreStackedUnderTheGate) {
 
 TEST(LowerMoe, MissingBiasSlotIsNeverMisread) {
   // fc2 sits where a bias belongs: the node is refused, not read with shifted inputs.
-  EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 1", "x, logits, fc1, fc2, b2")), "");
+  EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 1",
+                        "x, logits, fc1, fc2, b2")),
+            "");
 }
 
 TEST(LowerMoe, UnknownPairingsAreRefusedInWords) {
-  EXPECT_NE(Refusal(Moe("activation_type = \"silu\", k = 1", "x, logits, fc1, \"\", fc2")).find("without fc3"), std::string::npos);
-  EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", k = 1", "x, logits, fc1, \"\", fc2")).find("swiglu_fusion 0"), std::string::npos);
-  EXPECT_NE(Refusal(Moe("activation_type = \"identity\", k = 1", "x, logits, fc1, \"\", fc2")).find("'identity'"), std::string::npos);
-  EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 1", "x, logits, fc1, \"\", fc2", 4)).find("expected 2 * 3"),
+  EXPECT_NE(Refusal(Moe("activation_type = \"silu\", k = 1", "x, logits, fc1, \"\", fc2"))
+                .find("without fc3"),
             std::string::npos);
-  EXPECT_NE(Refusal(Moe("activation_type = \"silu\", k = 2, use_sparse_mixer = 1", "x, logits, fc1, \"\", fc2, \"\", fc3", 3))
-                .find("use_sparse_mixer"), std::string::npos);
+  EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", k = 1", "x, logits, fc1, \"\", fc2"))
+                .find("swiglu_fusion 0"),
+            std::string::npos);
+  EXPECT_NE(Refusal(Moe("activation_type = \"identity\", k = 1", "x, logits, fc1, \"\", fc2"))
+                .find("'identity'"),
+            std::string::npos);
+  EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 1",
+                        "x, logits, fc1, \"\", fc2", 4))
+                .find("expected 2 * 3"),
+            std::string::npos);
+  EXPECT_NE(Refusal(Moe("activation_type = \"silu\", k = 2, use_sparse_mixer = 1",
+                        "x, logits, fc1, \"\", fc2, \"\", fc3", 3))
+                .find("use_sparse_mixer"),
+            std::string::npos);
 }
 
 // One row of four 4-bit values a byte pair; steps 0.5 and 2, zero point 8: by hand.
@@ -132,7 +157,8 @@ TEST(LowerQuantized, MatMulNBitsReadsBlocksLowNibbleFirst) {
       "graph g (float[batch,4] x) => (float[batch,2] y)\n"
       "constant uint8[2,2,1] packed = {152, 16, 255, 0}\n"
       "constant float[2,2] scales = {0.5, 2, 1, 1}\n"
-      "{\n  y = com.microsoft::MatMulNBits<K = 4, N = 2, bits = 4, block_size = 2>(x, packed, scales)\n}\n");
+      "{\n  y = com.microsoft::MatMulNBits<K = 4, N = 2, bits = 4, block_size = 2>(x, packed, "
+      "scales)\n}\n");
   const auto values = graph->initializers.at("packed.dequantized")->AsFloats();
   EXPECT_EQ(values, (std::vector<float>{0, 0.5, -16, -14, 7, 7, -8, -8}));
   EXPECT_NE(graph->notices[0].find("quantised weights"), std::string::npos);
@@ -144,14 +170,17 @@ TEST(LowerQuantized, ZeroPointsAndBytesByHand) {
       "constant uint8[1,1,2] packed = {130, 125}\n"
       "constant float[1,1] scales = {0.25}\n"
       "constant uint8[1,1] zeros = {126}\n"
-      "{\n  y = com.microsoft::MatMulNBits<K = 2, N = 1, bits = 8, block_size = 2>(x, packed, scales, zeros)\n}\n");
-  EXPECT_EQ(graph->initializers.at("packed.dequantized")->AsFloats(), (std::vector<float>{1, -0.25}));
+      "{\n  y = com.microsoft::MatMulNBits<K = 2, N = 1, bits = 8, block_size = 2>(x, packed, "
+      "scales, zeros)\n}\n");
+  EXPECT_EQ(graph->initializers.at("packed.dequantized")->AsFloats(),
+            (std::vector<float>{1, -0.25}));
 }
 
 TEST(LowerQuantized, StoredIntegersBecomeAParameter) {
   const auto graph = Lower(
       "graph g (float[batch,2] x) => (float[batch,2] y)\n"
-      "constant int8[2,2] q = {4, -4, 2, 1}\nconstant float[2] scale = {0.5, 2}\nconstant int8[2] zero = {0, 1}\n"
+      "constant int8[2,2] q = {4, -4, 2, 1}\nconstant float[2] scale = {0.5, 2}\nconstant int8[2] "
+      "zero = {0, 1}\n"
       "{\n  w = DequantizeLinear<axis = 0>(q, scale, zero)\n  y = MatMul(x, w)\n}\n");
   const Value* weight = graph->FindValue("y")->producer->in(1);
   EXPECT_TRUE(IsInitializer(weight));
@@ -159,20 +188,30 @@ TEST(LowerQuantized, StoredIntegersBecomeAParameter) {
 }
 
 TEST(LowerQuantized, WrongSizesAndPrepackedLayoutsAreRefused) {
-  const std::string head = "graph g (float[batch,4] x) => (float[batch,2] y)\nconstant float[2,2] scales = {1, 1, 1, 1}\n";
-  EXPECT_NE(Refusal(head + "constant uint8[3] packed = {1, 2, 3}\n{\n  y = com.microsoft::MatMulNBits<K = 4, N = 2, bits = 4, block_size = 2>"
-                           "(x, packed, scales)\n}\n").find("InvalidShape"), std::string::npos);
-  EXPECT_NE(Refusal(head + "constant uint8[2,2,1] packed = {1, 2, 3, 4}\n{\n  y = com.microsoft::MatMulNBits<K = 4, N = 2, bits = 4, "
-                           "block_size = 2, weight_prepacked = 1>(x, packed, scales)\n}\n").find("prepack"), std::string::npos);
+  const std::string head =
+      "graph g (float[batch,4] x) => (float[batch,2] y)\nconstant float[2,2] scales = {1, 1, 1, "
+      "1}\n";
+  EXPECT_NE(Refusal(head + "constant uint8[3] packed = {1, 2, 3}\n{\n  y = "
+                           "com.microsoft::MatMulNBits<K = 4, N = 2, bits = 4, block_size = 2>"
+                           "(x, packed, scales)\n}\n")
+                .find("InvalidShape"),
+            std::string::npos);
+  EXPECT_NE(Refusal(head + "constant uint8[2,2,1] packed = {1, 2, 3, 4}\n{\n  y = "
+                           "com.microsoft::MatMulNBits<K = 4, N = 2, bits = 4, "
+                           "block_size = 2, weight_prepacked = 1>(x, packed, scales)\n}\n")
+                .find("prepack"),
+            std::string::npos);
 }
 
-std::pair<TensorDataPtr, TensorDataPtr> Tables(const std::vector<float>& inv_freq, double scale, int64_t rows, bool coarse) {
+std::pair<TensorDataPtr, TensorDataPtr> Tables(const std::vector<float>& inv_freq, double scale,
+                                               int64_t rows, bool coarse) {
   std::vector<float> cos, sin;
   for (int64_t p = 0; p < rows; ++p) {
     for (float f : inv_freq) {
       const float angle = static_cast<float>(p) * f;
       for (auto* table : {&cos, &sin}) {
-        const double value = scale * (table == &cos ? std::cos(static_cast<double>(angle)) : std::sin(static_cast<double>(angle)));
+        const double value = scale * (table == &cos ? std::cos(static_cast<double>(angle))
+                                                    : std::sin(static_cast<double>(angle)));
         const auto stored = static_cast<float>(value);
         table->push_back(coarse ? BFloat16ToFloat(FloatToBFloat16(stored)) : stored);
       }
@@ -188,7 +227,8 @@ TEST(RotaryCache, FrequenciesComeBackExactly) {
   const auto found = RecoverFrequencies(*cos, *sin);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->scale, 1.25);
-  for (size_t i = 0; i < inv_freq.size(); ++i) EXPECT_EQ(static_cast<float>(found->inv_freq[i]), inv_freq[i]) << i;
+  for (size_t i = 0; i < inv_freq.size(); ++i)
+    EXPECT_EQ(static_cast<float>(found->inv_freq[i]), inv_freq[i]) << i;
 }
 
 TEST(RotaryCache, TablesOfLowPrecisionAreNotGuessed) {
@@ -198,10 +238,13 @@ TEST(RotaryCache, TablesOfLowPrecisionAreNotGuessed) {
 
 TEST(GroupQueryAttention, PackedHeadsWithWindowAndSinks) {
   const auto graph = Lower(
-      "graph g (int64[batch,sequence] input_ids, float[batch,sequence,32] qkv, float[batch,2,?,8] past_k, float[batch,2,?,8] past_v, "
-      "int32[batch] seqlens, int32[] total) => (float[batch,sequence,16] y, float present_k, float present_v)\n"
+      "graph g (int64[batch,sequence] input_ids, float[batch,sequence,32] qkv, float[batch,2,?,8] "
+      "past_k, float[batch,2,?,8] past_v, "
+      "int32[batch] seqlens, int32[] total) => (float[batch,sequence,16] y, float present_k, float "
+      "present_v)\n"
       "parameter float[2] sinks\n"
-      "{\n  y, present_k, present_v = com.microsoft::GroupQueryAttention<num_heads = 2, kv_num_heads = 1, local_window_size = 5>"
+      "{\n  y, present_k, present_v = com.microsoft::GroupQueryAttention<num_heads = 2, "
+      "kv_num_heads = 1, local_window_size = 5>"
       "(qkv, \"\", \"\", past_k, past_v, seqlens, total, \"\", \"\", \"\", \"\", sinks)\n}\n");
   const Node* attention = Find(*graph, "Attention");
   ASSERT_NE(attention, nullptr);

@@ -29,8 +29,9 @@ std::unique_ptr<Graph> Canonical(const fs::path& file, const NamedTensors* names
 }
 
 bool Mentions(const Graph& graph, const std::string& text) {
-  return std::any_of(graph.notices.begin(), graph.notices.end(),
-                     [&](const std::string& notice) { return notice.find(text) != std::string::npos; });
+  return std::any_of(graph.notices.begin(), graph.notices.end(), [&](const std::string& notice) {
+    return notice.find(text) != std::string::npos;
+  });
 }
 
 class NamedModels : public testing::TestWithParam<const char*> {};
@@ -46,19 +47,22 @@ TEST_P(NamedModels, EveryVariantPrintsTheSameTextUnderFrameworkNames) {
     if (text.empty()) text = CanonicalText(*graph);
     EXPECT_EQ(CanonicalText(*graph), text);
     EXPECT_FALSE(Mentions(*graph, "match no parameter"));
-    // Independent of how they were found: the originals give the values back, and every tensor is used.
+    // Independent of how they were found: the originals give the values back, and every tensor is
+    // used.
     size_t used = 0;
     for (const Value* parameter : graph->ValuesWithRole(Role::kParameter)) {
       EXPECT_TRUE(names.tensors.contains(parameter->name)) << parameter->name;
       const ParameterInfo& info = *parameter->parameter;
       ASSERT_EQ(info.originals.size(), 1u) << parameter->name;
       const auto tensor = names.tensors.at(info.originals[0].tensor);
-      EXPECT_EQ(ExtractPiece(info.originals[0], ToDims(parameter->shape), LoadParameter(*graph, *parameter)),
+      EXPECT_EQ(ExtractPiece(info.originals[0], ToDims(parameter->shape),
+                             LoadParameter(*graph, *parameter)),
                 tensor->AsFloats());
       EXPECT_EQ(info.original_rank, static_cast<int>(tensor->dims().size()));
       ++used;
     }
-    const size_t frozen = std::string(GetParam()) == "deepseek_v3" ? 1 : 0;  // e_score_correction_bias
+    const size_t frozen =
+        std::string(GetParam()) == "deepseek_v3" ? 1 : 0;  // e_score_correction_bias
     EXPECT_EQ(used + frozen, names.tensors.size());
   }
   EXPECT_FALSE(text.empty());
@@ -74,8 +78,11 @@ struct Distance {
 };
 Distance LogitsError(const Graph& graph, const char* suffix) {
   const fs::path folder = kModels / "gpt_oss";
-  const auto ids = ReadSafetensors(folder / "reference.safetensors").tensors.at(std::string("input_ids") + suffix);
-  const auto truth = ReadSafetensors(folder / "float64.safetensors").tensors.at(std::string("logits") + suffix)->AsDoubles();
+  const auto ids = ReadSafetensors(folder / "reference.safetensors")
+                       .tensors.at(std::string("input_ids") + suffix);
+  const auto truth = ReadSafetensors(folder / "float64.safetensors")
+                         .tensors.at(std::string("logits") + suffix)
+                         ->AsDoubles();
   Values<double> values;
   values[graph.inputs[0]] = Array<double>::Ints(ids->dims());
   values[graph.inputs[0]].i = ids->AsInts();
@@ -100,13 +107,15 @@ TEST(GenaiModels, GptOssComputesPyTorchsLogits) {
   const auto full = Canonical(kModels / "genai/gpt_oss_fp32_cpu/model.onnx", nullptr);
   EXPECT_LT(LogitsError(*full, "").worst, 1e-6);
   EXPECT_LT(LogitsError(*full, "_2").worst, 1e-6);
-  // Weights and rotary tables of 8 bits: 2^-9 for each of the dozen roundings between ids and logits.
+  // Weights and rotary tables of 8 bits: 2^-9 for each of the dozen roundings between ids and
+  // logits.
   const auto half = Canonical(kModels / "genai/gpt_oss_bf16_cuda/model.onnx", nullptr);
   EXPECT_LT(LogitsError(*half, "").mean_square, 12.0 / 512);
 }
 
 TEST(GenaiModels, PackedProjectionIsNamedAfterItsThreeParts) {
-  const Safetensors names = ReadSafetensors(kModels / "genai/gpt_oss_fp32_cpu/hf_weights.safetensors");
+  const Safetensors names =
+      ReadSafetensors(kModels / "genai/gpt_oss_fp32_cpu/hf_weights.safetensors");
   const auto graph = Canonical(kModels / "genai/gpt_oss_fp32_cpu/model.onnx", &names.tensors);
   const Value* packed = graph->FindValue("model.layers.0.self_attn.q_proj.weight");
   ASSERT_NE(packed, nullptr);
@@ -120,7 +129,8 @@ TEST(GenaiModels, PackedProjectionIsNamedAfterItsThreeParts) {
 
 // bfloat16 weights are found in the float32 file they were rounded from.
 TEST(GenaiModels, RoundedWeightsKeepTheirNames) {
-  const Safetensors names = ReadSafetensors(kModels / "genai/gpt_oss_bf16_cuda/hf_weights.safetensors");
+  const Safetensors names =
+      ReadSafetensors(kModels / "genai/gpt_oss_bf16_cuda/hf_weights.safetensors");
   const auto graph = Canonical(kModels / "genai/gpt_oss_bf16_cuda/model.onnx", &names.tensors);
   EXPECT_FALSE(Mentions(*graph, "keep their ONNX names"));
   EXPECT_FALSE(Mentions(*graph, "match no parameter"));
@@ -133,18 +143,21 @@ TEST(GenaiModels, Int4WeightsAreNearTheFloatsTheyWereMadeFrom) {
   const auto graph = Canonical(folder / "model.onnx", nullptr);
   for (const auto& [dequantized, original] :
        {std::pair{"lm_head.MatMul.weight_Q4.dequantized", "lm_head.weight"},
-        {"model.layers.1.attn.o_proj.MatMul.weight_Q4.dequantized", "model.layers.1.self_attn.o_proj.weight"}}) {
+        {"model.layers.1.attn.o_proj.MatMul.weight_Q4.dequantized",
+         "model.layers.1.self_attn.o_proj.weight"}}) {
     const auto got = graph->initializers.at(dequantized)->AsFloats();
     const auto want = floats.tensors.at(original)->AsFloats();
     ASSERT_EQ(got.size(), want.size());
     for (size_t first = 0; first < got.size(); first += 32) {
       float largest = 0;
       for (size_t i = first; i < first + 32; ++i) largest = std::max(largest, std::abs(want[i]));
-      for (size_t i = first; i < first + 32; ++i) ASSERT_LE(std::abs(got[i] - want[i]), largest / 7 + 1e-6f) << i;
+      for (size_t i = first; i < first + 32; ++i)
+        ASSERT_LE(std::abs(got[i] - want[i]), largest / 7 + 1e-6f) << i;
     }
   }
   // Experts: canonical [E,2I,H] of the file's interleaved rows against the framework's [E,H,2I].
-  const Value* gate_up = graph->FindValue("model.layers.0.moe.experts.gate_up_proj.qweight.dequantized.experts");
+  const Value* gate_up =
+      graph->FindValue("model.layers.0.moe.experts.gate_up_proj.qweight.dequantized.experts");
   ASSERT_NE(gate_up, nullptr);
   const auto got = LoadParameter(*graph, *gate_up);
   const auto want = floats.tensors.at("model.layers.0.mlp.experts.gate_up_proj")->AsFloats();
@@ -152,11 +165,15 @@ TEST(GenaiModels, Int4WeightsAreNearTheFloatsTheyWereMadeFrom) {
   for (int64_t e = 0; e < experts; ++e) {
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t column = r < rows / 2 ? 2 * r : 2 * (r - rows / 2) + 1;
-      const auto original = [&](int64_t h) { return want[static_cast<size_t>((e * hidden + h) * rows + column)]; };
+      const auto original = [&](int64_t h) {
+        return want[static_cast<size_t>((e * hidden + h) * rows + column)];
+      };
       for (int64_t h = 0; h < hidden; ++h) {
         float largest = 0;
-        for (int64_t i = h / 32 * 32; i < h / 32 * 32 + 32; ++i) largest = std::max(largest, std::abs(original(i)));
-        ASSERT_NEAR(got[static_cast<size_t>((e * rows + r) * hidden + h)], original(h), largest / 7) << e << " " << r << " " << h;
+        for (int64_t i = h / 32 * 32; i < h / 32 * 32 + 32; ++i)
+          largest = std::max(largest, std::abs(original(i)));
+        ASSERT_NEAR(got[static_cast<size_t>((e * rows + r) * hidden + h)], original(h), largest / 7)
+            << e << " " << r << " " << h;
       }
     }
   }
@@ -172,14 +189,16 @@ TEST(LeftoverWeights, AreAnErrorNotSilence) {
     FAIL() << "expected an error";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupportedOp);
-    EXPECT_NE(error.message().find("[5,24,64] is used by GatherND"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("[5,24,64] is used by GatherND"), std::string::npos)
+        << error.message();
   }
 }
 
 TEST(Freeze, MakesMatchingParametersConstants) {
   const fs::path folder = kModels / "mixtral";
   const Safetensors names = ReadSafetensors(folder / "weights.safetensors");
-  const auto graph = Canonical(folder / "hf18_batched_mm_sdpa.onnx", &names.tensors, {"*.mlp.gate.weight"});
+  const auto graph =
+      Canonical(folder / "hf18_batched_mm_sdpa.onnx", &names.tensors, {"*.mlp.gate.weight"});
   const Value* gate = graph->FindValue("model.layers.0.mlp.gate.weight");
   ASSERT_NE(gate, nullptr);
   EXPECT_EQ(gate->role, Role::kConstant);

@@ -15,7 +15,8 @@ namespace {
 std::unique_ptr<Graph> Parse(const std::string& text) {
   auto graph = ParseText(text);
   for (const auto& value : graph->values()) {
-    if (value->role == Role::kConstant && IsFloat(value->dtype)) graph->initializers[value->name] = value->data;
+    if (value->role == Role::kConstant && IsFloat(value->dtype))
+      graph->initializers[value->name] = value->data;
   }
   MarkInitializers(*graph);
   return graph;
@@ -41,7 +42,8 @@ TEST(ClassifyParameters, TrainsWhatAGradientReaches) {
       "constant float[3,3] angles = {1, 2, 3, 4, 5, 6, 7, 8, 9}\n"
       "constant int64[1] two = {2}\n"
       "{\n"
-      "  a = Mul(x, gain)\n  b = Mul(a, factor)\n  s = Add(b, selection)\n  \"\", ids = TopK<axis = 1>(s, two)\n"
+      "  a = Mul(x, gain)\n  b = Mul(a, factor)\n  s = Add(b, selection)\n  \"\", ids = TopK<axis "
+      "= 1>(s, two)\n"
       "  c = MatMul(b, angles)\n  d = Cos(c)\n  e = Mul(b, d)\n"
       "  f = GatherElements<axis = 1>(e, ids)\n  y = Add(f, bias)\n}\n");
   RunPass(ClassifyParameters(), *graph);
@@ -82,7 +84,8 @@ TEST(TieParameters, ATransposedCopyIsTheSameParameter) {
 TEST(TieParameters, DifferingMatricesStayApart) {
   const auto graph = Parse(kTied);
   AsParameter(*graph, graph->FindValue("table"));
-  graph->SetInput(graph->FindValue("y")->producer, 1, AsParameter(*graph, graph->FindValue("other")));
+  graph->SetInput(graph->FindValue("y")->producer, 1,
+                  AsParameter(*graph, graph->FindValue("other")));
   EXPECT_EQ(RunPass(TieParameters(), *graph).matches, 0);
 }
 
@@ -101,10 +104,13 @@ TEST(MatchNames, EqualValuesAreToldApartByNameOrSaidToBeAmbiguous) {
       "graph g (float[batch,2] x) => (float[batch,2] y)\n"
       "constant float[2] first.weight = {1, 1}\nconstant float[2] second.weight = {1, 1}\n"
       "constant float[2] renamed = {2, 2}\nconstant float[2] renamed_too = {2, 2}\n"
-      "{\n  a = Mul(x, first.weight)\n  b = Mul(a, second.weight)\n  c = Mul(b, renamed)\n  y = Mul(c, renamed_too)\n}\n");
-  for (const char* name : {"first.weight", "second.weight", "renamed", "renamed_too"}) AsParameter(*graph, graph->FindValue(name));
+      "{\n  a = Mul(x, first.weight)\n  b = Mul(a, second.weight)\n  c = Mul(b, renamed)\n  y = "
+      "Mul(c, renamed_too)\n}\n");
+  for (const char* name : {"first.weight", "second.weight", "renamed", "renamed_too"})
+    AsParameter(*graph, graph->FindValue(name));
   const auto ones = TensorData::FromFloats({2}, {1, 1}), twos = TensorData::FromFloats({2}, {2, 2});
-  const NamedTensors names = {{"first.weight", ones}, {"second.weight", ones}, {"p", twos}, {"q", twos}};
+  const NamedTensors names = {
+      {"first.weight", ones}, {"second.weight", ones}, {"p", twos}, {"q", twos}};
   RunPass(MatchNames(names), *graph);
   EXPECT_EQ(graph->FindValue("first.weight")->parameter->originals[0].tensor, "first.weight");
   EXPECT_EQ(graph->FindValue("second.weight")->parameter->originals[0].tensor, "second.weight");
@@ -118,7 +124,8 @@ TEST(MatchNames, OneTensorPerExpertIsFoundInAStack) {
       "graph g (float[batch,2] x) => (float[batch,3] y)\n"
       "constant float[2,3,2] stack = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}\n"
       "constant int64[] zero = {0}\n"
-      "{\n  w = Gather<axis = 0>(stack, zero)\n  t = Transpose<perm = [1, 0]>(w)\n  y = MatMul(x, t)\n}\n");
+      "{\n  w = Gather<axis = 0>(stack, zero)\n  t = Transpose<perm = [1, 0]>(w)\n  y = MatMul(x, "
+      "t)\n}\n");
   AsParameter(*graph, graph->FindValue("stack"));
   const NamedTensors names = {{"e0", TensorData::FromFloats({3, 2}, {1, 2, 3, 4, 5, 6})},
                               {"e1", TensorData::FromFloats({2, 3}, {7, 9, 11, 8, 10, 12})}};
@@ -140,12 +147,16 @@ TEST(MatchNames, GlobsMatch) {
 
 TEST(FlattenRouter, ScoresOnBatchesBecomeScoresOnRows) {
   const auto graph = Parse(
-      "graph g (int64[batch,sequence] input_ids, float[batch,sequence,4] x) => (float[batch*sequence,4] y)\n"
+      "graph g (int64[batch,sequence] input_ids, float[batch,sequence,4] x) => "
+      "(float[batch*sequence,4] y)\n"
       "parameter float[3,4] gate\nparameter float[3,4,4] gate_up\nparameter float[3,4,2] down\n"
-      "constant int64[1] two = {2}\nconstant int64[1] last = {-1}\nconstant int64[2] rows = {-1, 4}\nconstant int64[2] routes = {-1, 2}\n"
+      "constant int64[1] two = {2}\nconstant int64[1] last = {-1}\nconstant int64[2] rows = {-1, "
+      "4}\nconstant int64[2] routes = {-1, 2}\n"
       "{\n"
-      "  r = Reshape(x, rows)\n  l = Linear(x, gate)\n  p = Softmax<axis = 2>(l)\n  w, i = TopK<axis = 2>(p, two)\n"
-      "  s = ReduceSum<keepdims = 1>(w, last)\n  n = Div(w, s)\n  wf = Reshape(n, routes)\n  ids = Reshape(i, routes)\n"
+      "  r = Reshape(x, rows)\n  l = Linear(x, gate)\n  p = Softmax<axis = 2>(l)\n  w, i = "
+      "TopK<axis = 2>(p, two)\n"
+      "  s = ReduceSum<keepdims = 1>(w, last)\n  n = Div(w, s)\n  wf = Reshape(n, routes)\n  ids = "
+      "Reshape(i, routes)\n"
       "  y = Experts(r, ids, wf, gate_up, down)\n}\n");
   RunPass(FlattenRouter(), *graph);
   for (const auto& node : graph->nodes()) {
