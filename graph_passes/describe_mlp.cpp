@@ -62,10 +62,10 @@ const Node* JoiningAdd(const Value* y, const Value*& other) {
 
 std::string DescribeMlp(const Node& down, const Value*& input) {
   input = nullptr;
-  const Node* product = down.in(0)->producer;
+  const Node* product = ThroughViews(down.in(0))->producer;
   if (down.op() != "Linear" || product == nullptr || product->op() != "Mul") return "";
   bool projected = false;
-  input = CommonInput(down.in(0), 0, projected);
+  input = CommonInput(ThroughViews(down.in(0)), 0, projected);
   if (input == nullptr || !projected) return "";
   return StrCat("width ", ToString(down.in(1)->shape[1]));
 }

@@ -209,6 +209,33 @@ TEST(FuseExperts, EveryExpertOnEveryTokenUnderAMaskIsStacked) {
   EXPECT_EQ(pieces[4].offset, (Dims{1, 3, 0}));
 }
 
+// All experts at once on repeated rows, weights scattered into [N,E]; the file stores biases as
+// [E,1,..].
+TEST(FuseExperts, ABatchedProductUnderScatteredWeights) {
+  const Result result = Fuse(Model(
+      "parameter float[3,4,6] gu\nparameter float[3,1,6] gub\nparameter float[3,3,4] down\n"
+      "parameter float[3,1,4] downb\nconstant int64[2] tile = {3, 1}\nconstant int64[1] zero = "
+      "{0}\n"
+      "constant int64[1] end = {99}\nconstant float[] none = {0}\nconstant int64[3] each = {3, -1, "
+      "4}\n",
+      "  ss = Shape(scores)\n  zeros = Expand(none, ss)\n"
+      "  dense = ScatterElements<axis = 1>(zeros, ids, w)\n"
+      "  xs = Tile(x, tile)\n  xe = Reshape(xs, each)\n  p0 = MatMul(xe, gu)\n  p = Add(p0, gub)\n"
+      "  g = Slice(p, zero, end, last, two)\n  u = Slice(p, one, end, last, two)\n"
+      "  s = Sigmoid(g)\n  t = Mul(g, s)\n  a = Mul(t, u)\n  o0 = MatMul(a, down)\n  o = Add(o0, "
+      "downb)\n"
+      "  dt = Transpose<perm = [1, 0]>(dense)\n  d3 = Unsqueeze(dt, last)\n  z = Mul(o, d3)\n"
+      "  y = ReduceSum<keepdims = 0>(z, zero)\n"));
+  ASSERT_NE(result.experts, nullptr);
+  EXPECT_EQ(ToDims(result.experts->in(3)->shape), (Dims{3, 6, 4}));
+  EXPECT_EQ(result.experts->in(3)->parameter->initializers[0].perm,
+            (std::vector<int64_t>{0, 2, 1}));
+  EXPECT_EQ(result.experts->in(3)->parameter->initializers[0].deinterleave_axis, 1);
+  EXPECT_EQ(ToDims(result.experts->in(5)->shape), (Dims{3, 6}));
+  EXPECT_EQ(result.experts->in(5)->parameter->initializers[0].dims, (Dims{3, 6}));
+  EXPECT_EQ(ToDims(result.experts->in(6)->shape), (Dims{3, 4}));
+}
+
 TEST(FuseExperts, ALoopOverFewerExpertsThanTheRouterKnowsIsAnError) {
   std::string body = Masked(0, "") + Masked(1, "z0");
   body.replace(body.rfind("  y1 = "), 7, "  y = ");

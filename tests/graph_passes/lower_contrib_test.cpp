@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "graph/op_schema.h"
 #include "graph/parameter.h"
 #include "graph/text.h"
 #include "graph_passes/parameters.h"
@@ -255,6 +256,32 @@ TEST(GroupQueryAttention, PackedHeadsWithWindowAndSinks) {
   EXPECT_DOUBLE_EQ(attention->attributes.Float("scale", 0), 1 / std::sqrt(8.0));
   EXPECT_EQ(graph->outputs.size(), 1u);
   EXPECT_EQ(graph->stripped.size(), 2u);
+}
+
+TEST(MultiHeadAttention, BecomesTheOnnxOperatorWithSplitBias) {
+  const auto graph = Lower(
+      "graph g (float[batch,sequence,8] q, float[batch,sequence,8] k, float[batch,sequence,8] v) "
+      "=> "
+      "(float[batch,sequence,8] y)\nparameter float[24] bias\n"
+      "{\n  y = com.microsoft::MultiHeadAttention<num_heads = 2, unidirectional = 1>(q, k, v, "
+      "bias)\n}\n");
+  const Node* attention = Find(*graph, "Attention");
+  ASSERT_NE(attention, nullptr);
+  EXPECT_EQ(attention->schema->domain, "");
+  EXPECT_EQ(attention->attributes.Int("q_num_heads", 0), 2);
+  EXPECT_EQ(attention->attributes.Int("is_causal", 0), 1);
+  EXPECT_EQ(attention->in(2)->producer->op(), "Add");
+  EXPECT_EQ(attention->in(2)->producer->in(1)->producer->op(), "Split");
+}
+
+TEST(MultiHeadAttention, MasksAndPackedInputsAreRefusedInWords) {
+  const std::string head =
+      "graph g (float[batch,sequence,8] q, float[batch,sequence,8] k, float[batch,sequence,8] v, "
+      "int32[batch] mask) "
+      "=> (float[batch,sequence,8] y)\n{\n  y = com.microsoft::MultiHeadAttention<num_heads = 2>";
+  EXPECT_NE(Refusal(head + "(q, k, v, \"\", mask)\n}\n").find("key padding mask"),
+            std::string::npos);
+  EXPECT_NE(Refusal(head + "(q)\n}\n").find("not packed ones"), std::string::npos);
 }
 
 }  // namespace
