@@ -173,6 +173,8 @@ void SumStrided(const StridedBlock& block, float* to, const float* from) {
   }
   std::vector<Axis> kept, summed;
   for (const Axis& axis : Coalesce(block)) (axis.to == 0 ? summed : kept).push_back(axis);
+  const auto empty = [](const Axis& axis) { return axis.size == 0; };
+  if (std::any_of(summed.begin(), summed.end(), empty)) summed = {{0, 0, 0}};  // nothing to add
   if (summed.empty()) summed.push_back({1, 0, 0});
   const Axis inner = summed.back();
   const int64_t terms = Count(summed, summed.size() - 1);
