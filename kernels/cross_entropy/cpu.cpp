@@ -1,35 +1,12 @@
-#include <cmath>
-#include <limits>
+#include <algorithm>
 
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
-#include "kernels/common/vector_loops.h"
 #include "kernels/cross_entropy/labels.h"
+#include "kernels/cross_entropy/log_sum.h"
 
 namespace weir {
 namespace {
-
-constexpr int64_t kVocabularyLeaf = 2048;  // columns of one (max, sum) pair
-
-// (max, sum) of each leaf in turn joins the running pair.
-float LogSumExp(const float* row, int64_t vocabulary) {
-  float top = -std::numeric_limits<float>::infinity(), sum = 0;
-  for (int64_t first = 0; first < vocabulary; first += kVocabularyLeaf) {
-    const int64_t width = std::min(kVocabularyLeaf, vocabulary - first);
-    const float leaf_top = MaxOf(row + first, width);
-    // A leaf of -infinity alone adds nothing; exp(-inf - -inf) would be NaN.
-    const float leaf_sum = SumExp(row + first, width, std::isfinite(leaf_top) ? leaf_top : 0);
-    const float joined = std::max(top, leaf_top);
-    if (!std::isfinite(joined)) {
-      sum += leaf_sum;
-      top = joined;
-      continue;
-    }
-    sum = sum * std::exp(top - joined) + leaf_sum * std::exp(leaf_top - joined);
-    top = joined;
-  }
-  return top + std::log(sum);
-}
 
 void LaunchCrossEntropy(KernelContext& c) {
   const int64_t n = c.inputs[1].elements(), vocabulary = c.inputs[0].dims.back();
@@ -39,7 +16,11 @@ void LaunchCrossEntropy(KernelContext& c) {
   const bool saved = c.outputs.size() > 1 && c.outputs[1];
   float* lse = saved ? c.outputs[1].data<float>() : reinterpret_cast<float*>(c.workspace.data());
   ParallelFor(n, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) lse[i] = LogSumExp(logits + i * vocabulary, vocabulary);
+    for (int64_t i = begin; i < end; ++i) {
+      LogSum sum;
+      sum.Add(logits + i * vocabulary, vocabulary);
+      lse[i] = sum.Value();
+    }
   });
   double sum = 0;
   for (int64_t i = 0; i < n; ++i) {
@@ -70,10 +51,7 @@ void LaunchCrossEntropyGradient(KernelContext& c) {
         std::fill_n(row, vocabulary, 0.0f);
         continue;
       }
-      const float log_sum = lse[i];
-      const float hit = std::exp(logits[i * vocabulary + label] - log_sum) - 1;
-      ScaledExp(logits + i * vocabulary, vocabulary, log_sum, factor, row);
-      row[label] = hit * factor;
+      LogitsGradient(logits + i * vocabulary, vocabulary, label, lse[i], factor, row);
     }
   });
 }

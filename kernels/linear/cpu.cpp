@@ -6,6 +6,7 @@
 #include "kernels/common/token_blocks.h"
 #include "kernels/common/vector_loops.h"
 #include "kernels/gemm/sgemm.h"
+#include "kernels/linear/weight_gradient.h"
 
 namespace weir {
 namespace {
@@ -18,12 +19,9 @@ void LaunchLinear(KernelContext& c) {
         {.transpose_b = true, .bias = c.has(2) ? c.inputs[2].data<float>() : nullptr});
 }
 
-int64_t WeightGradientRows(int64_t k) { return std::clamp<int64_t>((1 << 20) / (k + 1), 16, 512); }
-
-// One strip of dW's rows: partial sums of a token block.
 int64_t WeightGradientWorkspace(const Node& node) {
   const Dims dw = ToDims(node.out(0)->shape);
-  return std::min(dw[0], WeightGradientRows(dw[1])) * dw[1] * static_cast<int64_t>(sizeof(float));
+  return WeightGradientPartial(dw[0], dw[1]) * static_cast<int64_t>(sizeof(float));
 }
 
 void LaunchLinearWeightGradient(KernelContext& c) {
@@ -32,20 +30,16 @@ void LaunchLinearWeightGradient(KernelContext& c) {
   const int64_t n = NumElements(Dims(dims.begin(), dims.end() - 1));
   const float *x = c.inputs[0].data<float>(), *dy = c.inputs[1].data<float>();
   float *dw = c.outputs[0].data<float>(), *partial = reinterpret_cast<float*>(c.workspace.data());
-  const int64_t strip = WeightGradientRows(k);
-  for (int64_t first = 0; first < m; first += strip) {
-    const int64_t rows = std::min(strip, m - first);
-    float* out = dw + first * k;
-    for (int64_t row = 0; row == 0 || row < n; row += kTokenBlockRows) {
-      const int64_t block = std::min(kTokenBlockRows, n - row);
-      const bool add = row > 0 || c.has(2);
-      Sgemm(rows, k, block, dy + row * m + first, m, x + row * k, k, add ? partial : out, k,
-            {.transpose_a = true});
-      if (!add) continue;
-      ParallelFor(rows * k, 1 << 14, [&](int64_t begin, int64_t end) {
-        AddTo(partial + begin, end - begin, out + begin);
-      });
-    }
+  for (int64_t row = 0; row == 0 || row < n; row += kTokenBlockRows) {
+    const int64_t block = std::min(kTokenBlockRows, n - row);
+    AddWeightGradientBlock({.m = m,
+                            .k = k,
+                            .rows = block,
+                            .dy = dy + row * m,
+                            .dy_stride = m,
+                            .x = x + row * k,
+                            .add = row > 0 || c.has(2)},
+                           partial, dw);
   }
 }
 

@@ -1,0 +1,107 @@
+#include "graph/op_schema.h"
+#include "kernels/common/dims.h"
+#include "kernels/ring_dtp/reference.h"
+#include "kernels/ring_dtp/sizes.h"
+
+namespace weir {
+namespace {
+
+void InferRingDtp(InferContext& c) {
+  c.SetOutput(0, DType::kFloat64, {});
+  const Shape &x = c.shape(0), &weight = c.shape(1), &labels = c.shape(2);
+  if (x.empty() || weight.size() != 2 || Differ(x.back(), weight[1])) {
+    c.Fail(StrCat("C1: x ", ToString(x), " does not match weight ", ToString(weight),
+                  "; expected x [...,H] and weight [V,H]"));
+  }
+  if (weight[0].IsConstant() && weight[0].Constant() < 1) {
+    c.Fail(StrCat("C1: weight ", ToString(weight), " must have a vocabulary of at least 1"));
+  }
+  bool same = labels.size() + 1 == x.size();
+  for (size_t i = 0; same && i < labels.size(); ++i) same = !Differ(labels[i], x[i]);
+  if (!same || c.in(2)->dtype != DType::kInt64) {
+    c.Fail(StrCat("C2: labels ", DTypeName(c.in(2)->dtype), ToString(labels),
+                  " must be int64, shaped as x ", ToString(x), " without the last axis"));
+  }
+  if (c.HasShape(4) && !Same(c.shape(4), weight)) {
+    c.Fail(StrCat("C1: accumulator ", ToString(c.shape(4)), ", expected ", ToString(weight)));
+  }
+  const int64_t strip = c.node.attributes.Int("strip", 8192);
+  if (strip < 1) c.Fail(StrCat("C4: strip is ", strip, ", expected at least 1 column"));
+  c.SetOutput(1, c.in(0)->dtype, x);
+  c.SetOutput(2, DType::kFloat32, weight);
+}
+
+Cost RingDtpCost(const Node& n) {
+  const HeadSizes s = HeadSizesOf(ToDims(n.in(0)->shape), ToDims(n.in(1)->shape), n.attributes);
+  const double products = (s.whole() ? 1 : 2) + (n.out(1) != nullptr) + (n.out(2) != nullptr);
+  const double t = static_cast<double>(s.tokens), h = static_cast<double>(s.channels),
+               v = static_cast<double>(s.vocabulary);
+  return {2 * products * t * h * v, 4 * (products * t * h + (products + 1) * v * h)};
+}
+
+OpCase Case(std::string name, Dims x, int64_t vocabulary, std::vector<int64_t> labels,
+            int64_t strip, int outputs = 3, bool accumulate = true) {
+  Dims tokens(x.begin(), x.end() - 1);
+  const Dims weight = {vocabulary, x.back()};
+  OpCase op_case{
+      std::move(name),
+      {{.dims = std::move(x)},
+       {.dims = weight},
+       {.kind = CaseInput::Kind::kInts, .dims = std::move(tokens), .ints = std::move(labels)},
+       {.kind = CaseInput::Kind::kFloats, .floats = {0.125}}},
+      {{"strip", strip}},
+      outputs,
+      /*check_gradient=*/false};
+  if (accumulate) op_case.in.push_back({.dims = weight});
+  return op_case;
+}
+
+std::vector<OpCase> RingDtpCases() {
+  return {Case("tiny", {2, 3, 5}, 7, {0, 6, 3, 2, 2, 5}, 8192),
+          Case("strips", {2, 7, 9}, 700,
+               {0, 699, 256, 255, 511, 512, -100, 3, 4, 5, 600, 7, 8, -100}, 256),
+          Case("leaves", {3, 4}, 4099, {4098, 2048, 17}, 1024),
+          Case("no_accumulator", {3, 6}, 300, {299, -100, 0}, 256, 3, false),
+          Case("frozen_weight", {3, 6}, 300, {299, -100, 0}, 256, 2, false),
+          Case("all_ignored", {2, 2, 3}, 5, {-100, -100, -100, -100}, 256),
+          Case("one_class", {3, 4}, 1, {0, 0, 0}, 256),
+          Case("no_tokens", {0, 4}, 5, {}, 256),
+          Case("no_tokens_no_accumulator", {0, 4}, 300, {}, 256, 3, false)};
+}
+
+}  // namespace
+
+const OpSchema& RingDtpSchema() {
+  static const OpSchema schema{
+      .name = "RingDtp",
+      .domain = "ai.weir",
+      .doc =
+          R"(logits = x weight^T;  loss = CrossEntropy(logits, labels, loss_scale);
+dx (=) dlogits weight;  acc' (+=) dlogits^T x;  dlogits = (softmax(logits) - onehot(labels)) * loss_scale
+x [...,H], weight [V,H] float32, labels [...] int64, loss_scale float32 scalar, acc (optional) [V,H]; loss
+float64 scalar, dx like x, acc' [V,H] (alias of acc; without acc the gradient alone); dx and acc' may be
+absent. Attributes: ignore_index (-100), strip (8192): columns of logits that live at a time.
+Forward and gradients in one node; logits exist as a strip of min(N,4096) tokens x strip columns: token
+blocks of 4096 outside, vocabulary strips inside, once for the log-sum-exp, once more for the gradients.
+All sums are those of Linear, CrossEntropy, CrossEntropyGradient, MatMul and LinearWeightGradient: the same
+bits for any strip (rounded up to 256 columns, the k block of dX). Deterministic for any threads.
+C1 x and weight agree in H, acc is like weight, V >= 1. C2 labels int64, shaped as x without the last axis.
+C3 every label in [0,V) or ignore_index, else an error with position and value, before anything is written.
+C4 strip >= 1.
+Cost: 8NVH flop, 6NVH when strip >= V (logits are kept, not made twice). Workspace: about
+4 min(N,4096) strip bytes, and 4 * 512H for partial sums of dW.
+Source: torch.nn.functional.linear and cross_entropy (reduction sum), forward and backward.)",
+      .min_inputs = 4,
+      .max_inputs = 5,
+      .min_outputs = 1,
+      .max_outputs = 3,
+      .infer = InferRingDtp,
+      WEIR_REFERENCE(RingDtpReference),
+      .cost = RingDtpCost,
+      .cases = RingDtpCases,
+      .aliases = {{2, 4}},
+      .nondifferentiable_inputs = {2, 3}};
+  return schema;
+}
+
+}  // namespace weir
