@@ -9,6 +9,8 @@ int64_t AssignOffsets(std::vector<PlannedBuffer>& buffers);
 
 // Ledger term of the memory of one value.
 std::string TermOf(const Value& value);
+// Of the workspace of one node.
+std::string WorkspaceTermOf(const Node& node);
 
 // Live bytes per term at the step where they are most; "fragmentation" is the rest of the arena.
 std::map<std::string, int64_t> MakeLedger(const Plan& plan);

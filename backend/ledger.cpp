@@ -51,6 +51,10 @@ std::string TermOf(const Value& value) {
   return "fixed";
 }
 
+std::string WorkspaceTermOf(const Node& node) {
+  return node.op() == "RingDtp" ? "strips" : "workspace";  // the head's workspace is its strip of logits
+}
+
 int FullestStep(const Plan& plan) {
   int fullest = 0;
   int64_t most = -1;

@@ -122,7 +122,7 @@ class Planner {
     const Kernel* kernel = FindKernel(plan_.device, *node.schema);
     const int64_t bytes = kernel->workspace_bytes ? kernel->workspace_bytes(node) : 0;
     if (bytes > 0) {
-      step.workspace = AddBuffer(node.op() + " workspace", "workspace", bytes, s, s);
+      step.workspace = AddBuffer(node.op() + " workspace", WorkspaceTermOf(node), bytes, s, s);
       members_.resize(plan_.buffers.size());
     }
   }

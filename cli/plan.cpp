@@ -12,11 +12,13 @@ namespace weir {
 
 int PlanCommand(int argc, const char* const* argv) {
   int64_t micro_batch = 1, sequence = 4096;
+  TrainingOptions training;
   po::options_description main("Plan");
   main.add_options()
       ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
       ("sequence", po::value<int64_t>(&sequence)->default_value(sequence), "tokens per sequence")
       ("micro-batch", po::value<int64_t>(&micro_batch)->default_value(micro_batch), "sequences per forward and backward")
+      ("strip", po::value<int64_t>(&training.strip)->default_value(training.strip), "columns of logits alive at a time; 0 = all")
       ("device-memory", po::value<std::string>(), "budget, such as 24GiB: says whether the step fits (exit code 3 when not)")
       ("json", po::bool_switch(), "print every buffer, step and the ledger as JSON");
   po::variables_map values;
@@ -27,7 +29,7 @@ int PlanCommand(int argc, const char* const* argv) {
   const int64_t budget = values.count("device-memory") != 0 ? ParseBytes(values["device-memory"].as<std::string>()) : -1;
   PassManager passes;
   const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
-  BuildTrainingGraph(*graph, {}, passes);
+  BuildTrainingGraph(*graph, training, passes);
   SpecializeShapes(*graph, micro_batch, sequence);
   const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
   std::cout << (values["json"].as<bool>() ? PlanJson(plan) + "\n" : PlanTable(plan));

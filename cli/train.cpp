@@ -55,6 +55,7 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
   batch.add_options()
       ("sequence", integer(trainer.sequence), "tokens per sequence")
       ("micro-batch", integer(trainer.micro_batch), "sequences per forward and backward")
+      ("strip", integer(trainer.training.strip), "columns of logits alive at a time, loss and head gradients formed strip by strip, same bits; 0 = off")
       ("grad-accumulation", integer(trainer.grad_accumulation), "micro-batches per step; the loss is the mean over all valid tokens of the step");
   po::options_description optimizer("Optimizer (AdamW)");
   auto& schedule = trainer.schedule;

@@ -1,8 +1,10 @@
+#include "graph/error.h"
 #include "graph/op_schema.h"
 #include "graph_passes/add_loss.h"
 #include "graph_passes/add_optimizer.h"
 #include "graph_passes/build_gradient.h"
 #include "graph_passes/pipeline.h"
+#include "graph_passes/stream_lm_head.h"
 
 namespace weir {
 namespace {
@@ -24,6 +26,11 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   BuildGradient gradient;
   passes.Run(gradient, graph);
   SetUnits(graph, options);
+  WEIR_CHECK(options.strip >= 0, ErrorCode::kInvalidArgument, "--strip=", options.strip, " must be positive, or 0 for off");
+  if (options.strip > 0) {
+    StreamLmHead head(options.strip);
+    passes.Run(head, graph);
+  }
   AddOptimizer optimizer(options);
   passes.Run(optimizer, graph);
   graph.RemoveDeadNodes(/*drop_values=*/false);

@@ -102,6 +102,16 @@ TEST_F(Cli, SameBytesWhateverTheThreads_NUM01) {
   EXPECT_EQ(first, Slurp(folder_ / "c/weights.safetensors"));
 }
 
+TEST_F(Cli, SameBytesWhateverTheStrip) {
+  ASSERT_EQ(Weir(Train("a")).code, 0);
+  const Result strips = Weir(Train("b", "--strip 256"));
+  ASSERT_EQ(strips.code, 0) << strips.output;
+  EXPECT_NE(Slurp(folder_ / "b/plan.json").find("RingDtp"), std::string::npos);
+  EXPECT_EQ(Slurp(folder_ / "a/weights.safetensors"), Slurp(folder_ / "b/weights.safetensors"));
+  EXPECT_EQ(Weir("plan " + kModel + " --sequence 32 --strip 256").code, 0);
+  EXPECT_EQ(Weir("plan " + kModel + " --strip -1").code, 1);
+}
+
 TEST_F(Cli, LossFallsAndMetricsHoldEveryStep) {
   const Result result = Weir(Train("a"));
   ASSERT_EQ(result.code, 0) << result.output;
