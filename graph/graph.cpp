@@ -67,8 +67,8 @@ void Graph::Rename(Value* value, std::string name) {
 }
 
 void Graph::RemoveValue(Value* value) {
-  WEIR_CHECK(value->producer == nullptr && value->uses.empty(), ErrorCode::kInternal, "value '",
-             value->name, "' is still in use");
+  WEIR_CHECK(value->producer == nullptr && value->uses.empty() && !IsOutput(value),
+             ErrorCode::kInternal, "value '", value->name, "' is still in use");
   std::erase(inputs, value);
   by_name_.erase(value->name);
   std::erase_if(values_, [value](const auto& owned) { return owned.get() == value; });

@@ -51,10 +51,12 @@ std::string LossWords(const Value* loss, const Value* logits) {
 Value* FindLogits(const Graph& graph) {
   const auto named = std::find_if(graph.outputs.begin(), graph.outputs.end(),
                                   [](const Value* v) { return v->name == "logits"; });
-  if (named != graph.outputs.end()) return *named;
   WEIR_CHECK(!graph.outputs.empty(), ErrorCode::kInvalidModel,
              "the model has no outputs; expected logits");
-  return graph.outputs[0];
+  Value* logits = named != graph.outputs.end() ? *named : graph.outputs[0];
+  WEIR_CHECK(logits->producer != nullptr, ErrorCode::kInvalidModel, "the model's output '",
+             logits->name, "' is not computed by any node; expected logits");
+  return logits;
 }
 
 bool IsLoss(const Value& value) {

@@ -79,6 +79,21 @@ TEST(StripInference, NoticesAnotherLoss) {
       << text;
 }
 
+TEST(StripInference, AnInputIsNoResult) {
+  const auto graph = ParseText(
+      "graph g (int64[batch,sequence] input_ids, int64[batch,sequence] position_ids) "
+      "=> (int64[batch,sequence] position_ids)\n{\n}\n");
+  StripInference pass;
+  PassContext context;
+  try {
+    pass.Run(*graph, context);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidModel);
+    EXPECT_NE(error.message().find("'position_ids' is not computed"), std::string::npos) << error.what();
+  }
+}
+
 TEST(StripInference, FixedShapesAreRefused) {
   const auto graph = ParseText(
       "graph g (int64[1,128] input_ids) => (float[1,128] y)\n{\n  y = Cast<to = "
