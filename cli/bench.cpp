@@ -16,7 +16,8 @@ std::array<int64_t, 3> ParseSize(const std::string& text) {
   int parts = 0;
   for (std::string part; std::getline(in, part, 'x'); ++parts) {
     size_t used = 0;
-    const int64_t value = part.empty() || !isdigit(part[0]) ? 0 : std::stoll(part, &used);
+    const bool digits = !part.empty() && part.size() <= 6 && part.find_first_not_of("0123456789") == std::string::npos;
+    const int64_t value = digits ? std::stoll(part, &used) : 0;
     if (parts == 3 || value <= 0 || used != part.size()) throw UsageError("--size " + text + " is not N or MxNxK");
     size[static_cast<size_t>(parts)] = value;
   }
@@ -41,6 +42,8 @@ int BenchCommand(int argc, const char* const* argv) {
       ("json", po::bool_switch(&options.json), "print JSON");
   po::variables_map values;
   if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]...", {main}, {"subject"}, values)) return kExitOk;
+  if (options.threads < 0 || options.threads > 1024) throw UsageError("--threads must be 0..1024");
+  if (options.repeats < 1) throw UsageError("--repeats must be positive");
   if (subject != "gemm") throw UsageError("unknown bench '" + subject + "'; known: gemm");
   if (values.count("size") != 0) {
     for (const std::string& size : values["size"].as<std::vector<std::string>>()) options.sizes.push_back(ParseSize(size));

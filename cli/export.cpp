@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/load_model.h"
+#include "cli/outputs.h"
 #include "graph/error.h"
 #include "importer/safetensors.h"
 
@@ -14,7 +15,7 @@ int ExportCommand(int argc, const char* const* argv) {
   main.add_options()
       ("model", po::value<std::string>()->required(), "the ONNX model that was trained")
       ("weights", po::value<std::string>()->required(), "trained weights: RUN/weights.safetensors")
-      ("output,o", po::value<std::string>()->required(), "ONNX file to write: the model's own graph, names, layout and dtypes");
+      ("out,o", po::value<std::string>()->required(), "ONNX file to write: the model's own graph, names, layout and dtypes");
   const std::vector<po::options_description> groups = {main, ModelOptions()};
   po::variables_map values;
   if (!ParseOptions(argc, argv, "weir export MODEL.onnx --weights RUN/weights.safetensors -o TRAINED.onnx", groups, {"model"},
@@ -22,7 +23,10 @@ int ExportCommand(int argc, const char* const* argv) {
     return kExitOk;
   }
   PassManager passes;
-  const std::string model = values["model"].as<std::string>(), target = values["output"].as<std::string>();
+  const std::string model = values["model"].as<std::string>(), target = values["out"].as<std::string>();
+  std::vector<std::filesystem::path> inputs = {model, values["weights"].as<std::string>()};
+  if (values.count("names") != 0) inputs.push_back(values["names"].as<std::string>());
+  CheckOutput(target, inputs);
   const auto graph = LoadCanonical(model, values, passes);
   const Safetensors weights = ReadSafetensors(values["weights"].as<std::string>());
   ExportModel(*graph, model, weights.tensors, target);

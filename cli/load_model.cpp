@@ -1,5 +1,7 @@
 #include "cli/load_model.h"
 
+#include "graph/error.h"
+#include "graph/op_schema.h"
 #include "importer/importer.h"
 #include "importer/safetensors.h"
 
@@ -10,9 +12,9 @@ po::options_description ModelOptions() {
   group.add_options()
       ("names", po::value<std::string>(), "safetensors FILE (or its index) whose tensors, matched by value, give "
                                           "parameters their framework names")
-      ("freeze", po::value<std::vector<std::string>>()->composing(), "parameters to keep frozen, by glob; repeatable")
-      ("disable-pass", po::value<std::vector<std::string>>()->composing(), "leave a rewrite pass out; repeatable")
-      ("print-after", po::value<std::vector<std::string>>()->composing(),
+      ("freeze", po::value<std::vector<std::string>>(), "parameters to keep frozen, by glob; repeatable")
+      ("disable-pass", po::value<std::vector<std::string>>(), "leave a rewrite pass out; repeatable")
+      ("print-after", po::value<std::vector<std::string>>(),
        "print the graph on stderr after a pass ('all': after each); repeatable");
   return group;
 }
@@ -31,6 +33,10 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
     options.names = &names.tensors;
   }
   auto graph = ReadOnnx(model);
+  for (const auto& node : graph->nodes()) {
+    WEIR_CHECK(node->op() != "AdamW" || node->schema->domain != "ai.weir", ErrorCode::kInvalidModel, "'", model,
+               "' is a training graph written by weir rewrite; give the exported model it was made from");
+  }
   Canonicalize(*graph, options, passes);
   return graph;
 }

@@ -1,6 +1,7 @@
 #include "cli/options.h"
 
 #include <charconv>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <sstream>
@@ -64,7 +65,7 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
     if (values.count("config") != 0) {
       const std::string path = values["config"].as<std::string>();
       std::ifstream file(path);
-      if (!file) throw UsageError("cannot read config file '" + path + "'");
+      if (!file || !std::filesystem::is_regular_file(path)) throw UsageError("cannot read config file '" + path + "'");
       po::store(po::parse_config_file(file, all), values);
     }
     po::notify(values);

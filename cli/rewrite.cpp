@@ -4,6 +4,7 @@
 
 #include "cli/commands.h"
 #include "cli/load_model.h"
+#include "cli/outputs.h"
 #include "graph/error.h"
 #include "graph/text.h"
 #include "importer/importer.h"
@@ -46,6 +47,10 @@ int RewriteCommand(int argc, const char* const* argv) {
   if (values.count("batch") != values.count("sequence")) throw UsageError("--batch and --sequence bind the launch together: give both");
   const std::filesystem::path out = values["out"].as<std::string>();
   if (out.extension() != ".onnx" && out.extension() != ".txt") throw UsageError("--out '" + out.string() + "' must end in .onnx or .txt");
+  std::vector<std::filesystem::path> inputs = {values["model"].as<std::string>()};
+  if (values.count("names") != 0) inputs.push_back(values["names"].as<std::string>());
+  CheckOutput(out, inputs);
+  if (values.count("log") != 0) CheckOutput(values["log"].as<std::string>(), inputs);
   PassManager passes;
   const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
   if (!values["inference"].as<bool>()) BuildTrainingGraph(*graph, training, passes);

@@ -1,5 +1,8 @@
+#include <signal.h>
 #include <unistd.h>
 
+#include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -46,7 +49,7 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
       ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
   po::options_description files("Data");
   files.add_options()
-      ("data", po::value<std::vector<std::string>>(&data.paths)->required()->composing(),
+      ("data", po::value<std::vector<std::string>>(&data.paths)->required(),
        "token file or folder of files; repeatable. llm.c / nanoGPT .bin, .npy, Megatron .bin + .idx, text as bytes")
       ("data-format", text(data.files.format), "auto, text, u16, u32, npy or megatron")
       ("document-separator", integer(data.files.separator), "id that ends a document in files without document bounds; -1 = none")
@@ -105,6 +108,42 @@ DataLoader OpenData(const DataFlags& flags, const TrainerOptions& trainer, uint6
   return DataLoader(std::move(files), trainer.sequence, seed, !flags.no_shuffle, vocabulary);
 }
 
+// Ctrl-C and the scheduler's SIGTERM end a run between steps, with its weights saved. A second one kills at once.
+volatile std::sig_atomic_t stop_signal = 0;
+
+void StopOnSignals() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { stop_signal = signal; };
+  action.sa_flags = SA_RESETHAND;
+  sigaction(SIGINT, &action, nullptr);
+  sigaction(SIGTERM, &action, nullptr);
+}
+
+constexpr int kMostThreads = 1024;
+constexpr int64_t kMostTokens = int64_t{1} << 40;
+
+// One usage error for every value that no run could mean.
+void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
+  std::string wrong;
+  const auto need = [&](bool ok, const std::string& text) {
+    if (!ok) wrong += (wrong.empty() ? "" : "; ") + text;
+  };
+  need(run.threads >= 0 && run.threads <= kMostThreads, "--threads must be 0.." + std::to_string(kMostThreads));
+  need(o.steps > 0, "--steps must be positive");
+  need(o.sequence > 0 && o.sequence < kMostTokens, "--sequence must be 1..2^40");
+  need(o.micro_batch > 0 && o.micro_batch < kMostTokens, "--micro-batch must be 1..2^40");
+  need(o.grad_accumulation > 0 && o.grad_accumulation < (int64_t{1} << 24), "--grad-accumulation must be 1..2^24");
+  need(std::isfinite(o.init.std) && o.init.std >= 0, "--init-std must be finite and not negative");
+  need(o.training.beta1 >= 0 && o.training.beta1 < 1, "--beta1 must be in [0, 1)");
+  need(o.training.beta2 >= 0 && o.training.beta2 < 1, "--beta2 must be in [0, 1)");
+  need(o.training.epsilon > 0 && std::isfinite(o.training.epsilon), "--epsilon must be positive");
+  need(o.training.weight_decay >= 0 && std::isfinite(o.training.weight_decay), "--weight-decay must be finite and not negative");
+  need(o.training.max_norm >= 0 && std::isfinite(o.training.max_norm), "--max-norm must be finite and not negative");
+  need(o.schedule.minimum <= o.schedule.peak, "--min-learning-rate must not exceed --learning-rate");
+  need(o.schedule.kind != "wsd" || o.schedule.decay_steps > 1, "--schedule wsd needs --decay-steps of 2 or more");
+  if (!wrong.empty()) throw UsageError(wrong);
+}
+
 }  // namespace
 
 int TrainCommand(int argc, const char* const* argv) {
@@ -116,6 +155,7 @@ int TrainCommand(int argc, const char* const* argv) {
   if (!ParseOptions(argc, argv, "weir train MODEL.onnx --data PATH --out RUN [flags]", groups, {"model"}, values)) return kExitOk;
   if (run.non_finite != "stop" && run.non_finite != "skip") throw UsageError("--non-finite must be stop or skip, got " + run.non_finite);
   if (run.init != "none" && run.init != "normal") throw UsageError("--init must be none or normal, got " + run.init);
+  CheckRanges(run, options);
   options.non_finite = run.non_finite == "skip" ? NonFinitePolicy::kSkip : NonFinitePolicy::kStop;
   options.init.enabled = run.init == "normal";
   options.init.seed = run.seed;
@@ -138,13 +178,24 @@ int TrainCommand(int argc, const char* const* argv) {
   MetricsLog metrics(folder / "metrics.jsonl");
   Progress progress(options.steps, run.log_every, std::cerr, isatty(STDERR_FILENO) != 0);
   std::vector<StepRecord> records;
-  while (!trainer.Done()) {
-    records.push_back(trainer.Step());
-    metrics.Write(records.back());
-    progress.Show(records.back());
+  const auto save = [&] {
+    SaveWeights(trainer.session(), folder / "weights.safetensors", static_cast<int64_t>(records.size()));
+    WriteText(folder / "loss.svg", LossPicture(records, fs::path(run.model).filename().string()));
+  };
+  StopOnSignals();
+  try {
+    while (!trainer.Done() && stop_signal == 0) {
+      records.push_back(trainer.Step());
+      metrics.Write(records.back());
+      progress.Show(records.back());
+    }
+  } catch (Error& error) {
+    save();  // parameters are those of the last finished step
+    throw error.AddContext(StrCat("training; weights after step ", records.size(), " are in ", folder.string()));
   }
-  SaveWeights(trainer.session(), folder / "weights.safetensors", options.steps);
-  WriteText(folder / "loss.svg", LossPicture(records, fs::path(run.model).filename().string()));
+  save();
+  WEIR_CHECK(trainer.Done(), ErrorCode::kDeviceError, "stopped by signal ", int{stop_signal}, " after step ", records.size(), " of ",
+             options.steps, "; its weights are in ", (folder / "weights.safetensors").string());
   std::cout << "wrote " << (folder / "weights.safetensors").string() << ", metrics.jsonl, loss.svg\n";
   return kExitOk;
 }

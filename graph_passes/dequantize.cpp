@@ -93,7 +93,7 @@ Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, Tenso
   NoticeOnce(graph,
              "quantised weights were read as float parameters (q - zero point) * scale; training "
              "updates the "
-             "floats, and export writes them as safetensors, not into the quantised file");
+             "floats, and train saves them in weights.safetensors, and export cannot put them back into the quantised file");
   return value;
 }
 

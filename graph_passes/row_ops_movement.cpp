@@ -226,6 +226,9 @@ Rows RowOps::Slice() {
   auto axes = Ints(3, "axes");
   const auto steps = Ints(4);
   if (!starts || !ends) return Fail("slices at unknown places");
+  const size_t cuts = starts->size();
+  if (ends->size() != cuts || (axes && axes->size() != cuts) || (steps && steps->size() != cuts))
+    return Fail("slices with lists of different lengths");
   Rows x = Enumerated(*in_[0], in_[0]->dims.size() - 1);
   for (size_t k = 0; x && k < starts->size(); ++k) {
     const int64_t axis = Axis(axes ? (*axes)[k] : static_cast<int64_t>(k), x->dims.size());
@@ -251,7 +254,7 @@ std::vector<RowTensor> RowOps::Split() {
   std::vector<RowTensor> outputs;
   int64_t start = 0;
   for (int64_t length : *lengths) {
-    length = std::min(length, size - start);
+    length = std::clamp<int64_t>(length, 0, size - start);
     Rows part = SlicePart(*x, axis, start, 1, length);
     if (!part) return {};
     outputs.push_back(std::move(*part));

@@ -118,7 +118,10 @@ class RowOps {
   Rows AsCells(const RowTensor& x, const std::vector<int>& opaque);
   std::optional<std::vector<int64_t>> Ints(size_t input, const char* attribute = nullptr) const;
   int64_t Axis(int64_t axis, size_t rank) const {
-    return axis < 0 ? axis + static_cast<int64_t>(rank) : axis;
+    const auto axes = static_cast<int64_t>(rank);
+    WEIR_CHECK(axis >= -axes && axis < axes, ErrorCode::kInvalidModel, node_.op(), " ", node_.source,
+               ": axis ", axis, " is out of range for rank ", rank);
+    return axis < 0 ? axis + axes : axis;
   }
 
   RowTrace& trace_;

@@ -1,5 +1,8 @@
 #include "optim/export.h"
 
+#include <algorithm>
+#include <cmath>
+
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "importer/importer.h"
@@ -10,7 +13,10 @@ namespace weir {
 void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step) {
   std::map<std::string, TensorDataPtr> tensors;
   for (const Value* parameter : session.parameters()) {
-    const auto values = ToSourceLayout(*parameter, session.Data(*parameter), /*framework=*/true);
+    const auto data = session.Data(*parameter);
+    WEIR_CHECK(std::all_of(data.begin(), data.end(), [](float v) { return std::isfinite(v); }), ErrorCode::kDeviceError,
+               "parameter '", parameter->name, "' holds NaN or infinity, so no weights are saved; lower --learning-rate");
+    const auto values = ToSourceLayout(*parameter, data, /*framework=*/true);
     for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
       tensors[piece.tensor] = TensorData::Owned(piece.dtype, piece.dims, EncodeFloats(values.at(piece.tensor), piece.dtype));
     }

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "graph/error.h"
+#include "graph/shape.h"
 
 namespace weir {
 namespace {
@@ -122,6 +123,27 @@ int64_t Count(const fs::path& path, int64_t bytes, Width width) {
   return bytes / BytesOf(width);
 }
 
+// Product of the header's 'shape': (a, b, ...).
+int64_t NpyElements(const std::string& header, const fs::path& path) {
+  const size_t key = header.find("'shape'");
+  const size_t open = key == std::string::npos ? key : header.find('(', key);
+  const size_t close = open == std::string::npos ? open : header.find(')', open);
+  WEIR_CHECK(close != std::string::npos, ErrorCode::kInvalidArgument, "'", path.string(), "': no shape in the .npy header");
+  Dims dims;
+  int64_t value = -1;
+  for (size_t i = open + 1; i <= close; ++i) {
+    const char c = header[i];
+    if (c >= '0' && c <= '9') {
+      value = std::max<int64_t>(value, 0) * 10 + (c - '0');
+      WEIR_CHECK(value < (int64_t{1} << 50), ErrorCode::kInvalidArgument, "'", path.string(), "': absurd shape in the .npy header");
+    } else if (value >= 0) {
+      dims.push_back(value);
+      value = -1;
+    }
+  }
+  return NumElements(dims);
+}
+
 Files OpenNpy(const fs::path& path) {
   auto map = std::make_unique<Mapping>(path);
   WEIR_CHECK(map->size() >= 12 && std::memcmp(map->data(), "\x93NUMPY", 6) == 0,
@@ -144,7 +166,12 @@ Files OpenNpy(const fs::path& path) {
                                                  {"<i4", Width::kI32}, {"<i8", Width::kI64}};
   for (const auto& [name, width] : known) {
     if (descr != name) continue;
+    WEIR_CHECK(header.find("'fortran_order': False") != std::string::npos, ErrorCode::kInvalidArgument, "'", path.string(),
+               "' is stored in Fortran order; save it with numpy.ascontiguousarray");
     const int64_t offset = prefix + length;
+    const int64_t expected = NpyElements(header, path);
+    WEIR_CHECK((map->size() - offset) == expected * BytesOf(width), ErrorCode::kInvalidArgument, "'", path.string(),
+               "': header says ", expected, " tokens, file holds ", (map->size() - offset) / BytesOf(width));
     const int64_t tokens = Count(path, map->size() - offset, width);
     return std::make_unique<MappedTokens>(path, std::move(map), width, offset, tokens);
   }
@@ -178,7 +205,9 @@ Files OpenMegatron(const fs::path& bin, const fs::path& index_path) {
     WEIR_CHECK(pointer == ends.back() * BytesOf(found->second), ErrorCode::kInvalidArgument, "'",
                index_path.string(), "': sequence ", s, " starts at byte ", pointer, ", expected ",
                ends.back() * BytesOf(found->second));
-    ends.push_back(ends.back() + index.At<int32_t>(34 + 4 * s));
+    const int32_t length = index.At<int32_t>(34 + 4 * s);
+    WEIR_CHECK(length >= 0, ErrorCode::kInvalidArgument, "'", index_path.string(), "': sequence ", s, " has length ", length);
+    ends.push_back(ends.back() + length);
   }
   const int64_t tokens = Count(bin, map->size(), found->second);
   WEIR_CHECK(ends.back() == tokens, ErrorCode::kInvalidArgument, "'", bin.string(), "' has ", tokens,
@@ -189,6 +218,8 @@ Files OpenMegatron(const fs::path& bin, const fs::path& index_path) {
     WEIR_CHECK(sequence >= 0 && sequence <= sequences, ErrorCode::kInvalidArgument, "'",
                index_path.string(), "': document ", d, " starts at sequence ", sequence, " of ", sequences);
     starts.push_back(ends[static_cast<size_t>(sequence)]);
+    WEIR_CHECK(d == 0 || starts[starts.size() - 2] <= starts.back(), ErrorCode::kInvalidArgument, "'", index_path.string(),
+               "': document ", d, " starts before document ", d - 1);
   }
   if (starts.empty() || starts.front() != 0) starts.insert(starts.begin(), 0);
   if (starts.back() != tokens) starts.push_back(tokens);
@@ -208,6 +239,9 @@ Files OpenBin(const fs::path& path, const std::string& format) {
   const int32_t magic = has_header ? map->At<int32_t>(0) : 0;
   if (format != "u16" && format != "u32") {
     if (magic == kLlmcMagic16 || magic == kLlmcMagic32) {
+      const int32_t version = map->At<int32_t>(4), known = magic == kLlmcMagic16 ? 1 : 7;
+      WEIR_CHECK(version == known, ErrorCode::kInvalidArgument, "'", path.string(), "': llm.c file of version ", version,
+                 ", expected ", known);
       const Width width = magic == kLlmcMagic16 ? Width::kU16 : Width::kU32;
       const int64_t tokens = map->At<int32_t>(8);
       WEIR_CHECK(map->size() == 1024 + tokens * BytesOf(width), ErrorCode::kInvalidArgument, "'",
@@ -242,6 +276,10 @@ Files OpenText(const fs::path& path) {
 
 Files OpenOne(const fs::path& path, const TokenFileOptions& options) {
   const std::string& format = options.format;
+  static const std::set<std::string> formats = {"auto", "text", "u16", "u32", "npy", "megatron"};
+  WEIR_CHECK(formats.contains(format), ErrorCode::kInvalidArgument, "--data-format=", format,
+             " is unknown; expected auto, text, u16, u32, npy or megatron");
+  WEIR_CHECK(fs::is_regular_file(path), ErrorCode::kIoError, "data file '", path.string(), "' is not a regular file");
   const std::string suffix = path.extension().string();
   Files file;
   if (format == "text") {
@@ -250,15 +288,12 @@ Files OpenOne(const fs::path& path, const TokenFileOptions& options) {
     file = OpenNpy(path);
   } else if (format == "u16" || format == "u32" || format == "megatron" || suffix == ".bin") {
     file = OpenBin(path, format);
-  } else if (format == "auto") {
+  } else {
     static const std::set<std::string> text = {".txt", ".md", ".cpp", ".h", ".cu", ".cuh", ".c", ".py",
                                                ".json", ".cmake", ".sh", ".def", ".rst", ".tex", ".html"};
     WEIR_CHECK(text.contains(suffix), ErrorCode::kInvalidArgument, "'", path.string(),
                "': cannot tell the format from the name; give --data-format text, u16, u32, npy or megatron");
     file = OpenText(path);
-  } else {
-    throw Error(ErrorCode::kInvalidArgument,
-                StrCat("--data-format=", format, " is unknown; expected auto, text, u16, u32, npy or megatron"));
   }
   if (options.separator >= 0 && file->document_starts().size() == 2) file->SplitAt(options.separator);
   return file;

@@ -43,8 +43,16 @@ double DistanceL2(std::span<const float> got, const std::vector<float>& expected
 const TensorData& Need(const NamedTensors& file, const std::string& name) {
   const auto it = file.find(name);
   WEIR_CHECK(it != file.end(), ErrorCode::kInvalidArgument, "the reference file has no tensor '", name,
-             "' (layout: models/README.md)");
+             "' (layout: models/README.md)", name.find('.') == std::string::npos ? "" :
+             "; when the model's own names differ from the framework's, give its weights file as --names");
   return *it->second;
+}
+
+const TensorData& NeedInts(const NamedTensors& file, const std::string& name) {
+  const TensorData& data = Need(file, name);
+  WEIR_CHECK(!IsFloat(data.dtype()) && data.dims().size() == 2, ErrorCode::kInvalidArgument, "'", name, "' is ",
+             DTypeName(data.dtype()), ToString(data.dims()), ", expected integers [batch, sequence]");
+  return data;
 }
 
 double Scalar(const TensorData& data) {
@@ -140,9 +148,7 @@ void CompareForward(const Graph& canonical, const NamedTensors& file, const Veri
                     std::vector<Comparison>& out) {
   const auto run = [&](const std::string& ids_name, const std::string& logits_name, bool with_router) {
     if (!file.contains(ids_name)) return;
-    const TensorData& ids = Need(file, ids_name);
-    WEIR_CHECK(ids.dims().size() == 2, ErrorCode::kInvalidArgument, "'", ids_name, "' must be [batch, sequence], got ",
-               ToString(ids.dims()));
+    const TensorData& ids = NeedInts(file, ids_name);
     const auto routers = with_router ? FindRouters(canonical) : std::vector<RouterTaps>{};
     std::vector<std::string> taps;
     for (const RouterTaps& router : routers) {
@@ -306,13 +312,18 @@ std::vector<Comparison> CompareWithReference(const Graph& canonical, const Named
                                              const VerifyTolerances& tolerances) {
   std::vector<Comparison> out;
   CompareForward(canonical, reference, tolerances, out);
-  if (!reference.contains("labels")) return out;
-  const TensorData& ids = Need(reference, "input_ids");
+  if (!reference.contains("labels")) {
+    WEIR_CHECK(!out.empty(), ErrorCode::kInvalidArgument,
+               "the reference file holds nothing to compare; it needs input_ids with logits, or with labels, loss and grad.* "
+               "(layout: models/README.md)");
+    return out;
+  }
+  const TensorData& ids = NeedInts(reference, "input_ids");
   const AdamWSettings settings = ParseAdamW(metadata);
   TrainingOptions options{.beta1 = settings.beta1, .beta2 = settings.beta2, .epsilon = settings.epsilon,
                           .weight_decay = settings.weight_decay, .decay = "all", .max_norm = 0};
   TrainingSession session = MakeSession(canonical, options, ids.dims()[0], ids.dims()[1]);
-  const TrainingSession::MicroBatch batch{ids.AsInts(), Need(reference, "labels").AsInts()};
+  const TrainingSession::MicroBatch batch{ids.AsInts(), NeedInts(reference, "labels").AsInts()};
   const StepResult step = session.ComputeGradients({&batch, 1});
   if (reference.contains("loss")) {
     const double expected = Scalar(Need(reference, "loss"));

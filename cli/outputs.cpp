@@ -1,0 +1,24 @@
+#include "cli/outputs.h"
+
+#include "graph/error.h"
+
+namespace weir {
+
+namespace fs = std::filesystem;
+
+void CheckOutput(const fs::path& output, const std::vector<fs::path>& inputs) {
+  const fs::path data = output.string() + ".data";
+  std::error_code missing;  // a file that is not there is nobody's
+  for (const fs::path& written : {output, data}) {
+    for (const fs::path& input : inputs) {
+      WEIR_CHECK(!fs::equivalent(written, input, missing) && !fs::equivalent(written, input.string() + ".data", missing),
+                 ErrorCode::kInvalidArgument, "writing '", written.string(), "' would replace an input of this command, '",
+                 input.string(), "'; give another name or folder");
+    }
+  }
+  WEIR_CHECK(!fs::is_directory(output), ErrorCode::kInvalidArgument, "'", output.string(), "' is a folder; give a file name");
+  WEIR_CHECK(fs::exists(output) || !fs::exists(data), ErrorCode::kInvalidArgument, "'", data.string(),
+             "' exists without its model and may be another model's weights; remove it or give another name");
+}
+
+}  // namespace weir

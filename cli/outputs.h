@@ -1,0 +1,11 @@
+#pragma once
+#include <filesystem>
+#include <vector>
+
+namespace weir {
+
+// Throws InvalidArgument when writing `output` (or `output`.data beside it) would replace one of the command's
+// own inputs, or a data file that belongs to another model.
+void CheckOutput(const std::filesystem::path& output, const std::vector<std::filesystem::path>& inputs);
+
+}  // namespace weir
