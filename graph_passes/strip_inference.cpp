@@ -74,6 +74,7 @@ class Substitute {
 
   // Range(S) in the shape [.., batch, sequence] of the input.
   Value* Positions(const Value& input) {
+    if (input.has_shape && input.shape.empty()) return nullptr;  // a scalar holds no row of positions
     Value* length = builder_.Op("Squeeze", {builder_.Op("Shape", {ids_}, {{"start", int64_t{1}}})});
     Value* range = builder_.Op("Range", {builder_.Int(0), length, builder_.Int(1)});
     if (input.dtype != DType::kInt64) {

@@ -94,6 +94,15 @@ TEST(StripInference, AnInputIsNoResult) {
   }
 }
 
+TEST(StripInference, AScalarHoldsNoPositions) {
+  const auto graph = ParseText(
+      "graph g (int64[batch,sequence] input_ids, int64[] position_ids) => (int64[batch,sequence] logits)\n"
+      "{\n  logits = Add(input_ids, position_ids)\n}\n");
+  StripInference pass;
+  PassContext context;
+  EXPECT_THROW(pass.Run(*graph, context), Error);
+}
+
 TEST(StripInference, FixedShapesAreRefused) {
   const auto graph = ParseText(
       "graph g (int64[1,128] input_ids) => (float[1,128] y)\n{\n  y = Cast<to = "
