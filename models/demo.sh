@@ -15,7 +15,7 @@ echo "== weir import"
 "$weir" import "$model" --names "$names"
 echo "== weir train"
 "$weir" train "$model" --names "$names" "${data[@]}" --data-format text --out "$out" --steps 300 \
-  --micro-batch 16 --sequence 128 --learning-rate 3e-3 --min-learning-rate 3e-4 --warmup-steps 20
+  --micro-batch 32 --sequence 256 --learning-rate 3e-3 --min-learning-rate 3e-4 --warmup-steps 20
 echo "== weir export"
 "$weir" export "$model" --names "$names" --weights "$out/weights.safetensors" -o "$out/trained.onnx"
 echo

@@ -29,7 +29,7 @@ void ConcatContent(InferContext& c) {
   for (size_t i = 0; i < c.node.inputs.size(); ++i) {
     if (!c.HasShape(i) || c.shape(i).size() != 1) return;
     const int64_t length = LengthOf(c, i);
-    if (length < 0 || Rank(all) + length > kMaxContent) return;
+    if (length < 0 || length > kMaxContent - Rank(all)) return;
     const Shape part = Content(c, i).value_or(Shape(static_cast<size_t>(length)));
     all.insert(all.end(), part.begin(), part.end());
   }

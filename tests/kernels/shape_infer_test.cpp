@@ -217,6 +217,13 @@ TEST_F(ShapeInfer, SequencesHaveATypeAndNoShape) {
   EXPECT_FALSE(part->has_shape);
 }
 
+// A length near 2^63 must not wrap the bound on known contents.
+TEST_F(ShapeInfer, ConcatOfAnAbsurdLengthKnowsNoContent) {
+  Value* vast = Input({std::numeric_limits<int64_t>::max() - 1}, DType::kInt64);
+  Value* joined = b.Op("Concat", {b.Ints({1}), vast}, {{"axis", int64_t{0}}});
+  EXPECT_FALSE(joined->content.has_value());
+}
+
 TEST_F(ShapeInfer, WrongUseIsAnError) {
   Value* x = Input({2, 3});
   const auto throws = [&](const char* op, std::vector<Value*> inputs, Attributes attributes = {},
