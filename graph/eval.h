@@ -46,6 +46,13 @@ struct Eval {
     WEIR_CHECK(has(k), ErrorCode::kInvalidModel, "required input ", k, " is missing");
     return *in[k];
   }
+
+  // Input k of an op that computes on floats only; an integer tensor there is the file's mistake.
+  const Array<T>& floats(size_t k) const {
+    WEIR_CHECK(x(k).is_float(), ErrorCode::kUnsupportedOp, "input ", k, " is ", DTypeName(x(k).dtype),
+               "; only floating-point values are supported here");
+    return x(k);
+  }
 };
 
 // Ordering for branches: complex values compare by real part, as the complex step demands.

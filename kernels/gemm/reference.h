@@ -13,7 +13,7 @@ inline std::pair<int64_t, int64_t> GemmBiasStrides(const Dims& c) {
 // y = alpha * a' b' + beta * c; a' = a^T when transA, b' = b^T when transB; c broadcasts to y
 template <class T>
 void GemmReference(Eval<T>& e) {
-  const Array<T>&a = e.x(0), &b = e.x(1);
+  const Array<T>&a = e.floats(0), &b = e.floats(1);
   const bool ta = e.attributes.Int("transA", 0) != 0, tb = e.attributes.Int("transB", 0) != 0;
   const T alpha(static_cast<float>(e.attributes.Float("alpha", 1)));
   const T beta(static_cast<float>(e.attributes.Float("beta", 1)));

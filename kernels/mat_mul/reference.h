@@ -7,7 +7,7 @@ namespace weir {
 // y = a b: NumPy matmul
 template <class T>
 void MatMulReference(Eval<T>& e) {
-  const Array<T>&a = e.x(0), &b = e.x(1);
+  const Array<T>&a = e.floats(0), &b = e.floats(1);
   const MatMulGeometry g = MakeMatMulGeometry(a.dims, b.dims);
   Array<T> y = Array<T>::Floats(g.y);
   for (int64_t batch = 0; batch < g.batches; ++batch) {

@@ -12,7 +12,7 @@ namespace weir {
 // NaN.
 template <bool log, class T>
 void SoftmaxReference(Eval<T>& e) {
-  const Array<T>& x = e.x(0);
+  const Array<T>& x = e.floats(0);
   const AxisView view = ViewAxis(x.dims, e.attributes.Int("axis", -1));
   e.out[0] = x;
   std::vector<T>& y = e.out[0].f;

@@ -100,5 +100,14 @@ TEST(Dequantize, ScalesThatDoNotFitAreErrors) {
   EXPECT_NE(error.find("expected [3]"), std::string::npos) << error;
 }
 
+TEST(FloatOps, RefuseIntegerConstantsInsteadOfReadingPastThem) {
+  const Array<float> ints = Array<float>::Ints({2, 2});
+  for (const char* op : {"MatMul", "Gemm", "Softmax"}) {
+    std::vector<const Array<float>*> inputs = {&ints};
+    if (std::string(op) != "Softmax") inputs.push_back(&ints);
+    EXPECT_THROW(Evaluate(GetOp(op), {}, inputs, 1), Error) << op;
+  }
+}
+
 }  // namespace
 }  // namespace weir
