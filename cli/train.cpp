@@ -190,8 +190,13 @@ int TrainCommand(int argc, const char* const* argv) {
       progress.Show(records.back());
     }
   } catch (Error& error) {
-    save();  // parameters are those of the last finished step
-    throw error.AddContext(StrCat("training; weights after step ", records.size(), " are in ", folder.string()));
+    std::string kept = StrCat("weights after step ", records.size(), " are in ", folder.string());
+    try {
+      save();  // parameters are those of the last finished step
+    } catch (const Error& second) {  // the first error is the one to tell; this one is its consequence
+      kept = StrCat("no weights were saved: ", second.message());
+    }
+    throw error.AddContext(StrCat("training; ", kept));
   }
   save();
   WEIR_CHECK(trainer.Done(), ErrorCode::kDeviceError, "stopped by signal ", int{stop_signal}, " after step ", records.size(), " of ",

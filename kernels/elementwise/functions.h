@@ -172,9 +172,6 @@ struct GeluFunction {
   }
 };
 
-// Integers of a dtype wrap as in two's complement.
-int64_t WrapInt(DType dtype, int64_t value);
-
 // Two-argument functions; Int for integer tensors (dtype known: results are wrapped by the caller).
 struct AddFunction {
   template <class T>

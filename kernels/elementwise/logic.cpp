@@ -1,4 +1,5 @@
 // Comparisons, booleans, bits, IsNaN, IsInf.
+#include "kernels/cast/convert.h"
 #include "kernels/elementwise/schemas.h"
 
 namespace weir {
@@ -98,7 +99,7 @@ void InferNot(InferContext& c) {
   InferUnary(c);
   PropagateContent(c, [](const Node& node, const std::vector<Dim>& x) {
     const auto a = ConstantOf(x[0]);
-    return a ? Dim(boolean ? *a == 0 : WrapInt(node.in(0)->dtype, ~*a)) : Dim::Unknown();
+    return a ? Dim(boolean ? *a == 0 : NarrowInt(~*a, node.in(0)->dtype)) : Dim::Unknown();
   });
 }
 
@@ -108,7 +109,7 @@ void NotReference(Eval<T>& e) {
   WEIR_CHECK(!x.is_float(), ErrorCode::kInvalidModel, "got ", DTypeName(x.dtype),
              ", expected integers or bool");
   e.out[0] = x;
-  for (int64_t& v : e.out[0].i) v = boolean ? v == 0 : WrapInt(x.dtype, ~v);
+  for (int64_t& v : e.out[0].i) v = boolean ? v == 0 : NarrowInt(~v, x.dtype);
 }
 template <class T>
 void LogicalNotReference(Eval<T>& e) {

@@ -1,4 +1,5 @@
 // Pow and Mod.
+#include "kernels/cast/convert.h"
 #include "kernels/elementwise/gradients.h"
 #include "kernels/elementwise/schemas.h"
 
@@ -46,9 +47,8 @@ void PowReference(Eval<T>& e) {
   }
   for (size_t k = 0; k < y.i.size(); ++k) {
     const int64_t x = a.i[index[0][k]];
-    y.i[k] = WrapInt(y.dtype, b.is_float() ? static_cast<int64_t>(std::pow(static_cast<double>(x),
-                                                                           Real(exponent(k))))
-                                           : IntPow(x, b.i[index[1][k]]));
+    y.i[k] = b.is_float() ? FloatToInt(std::pow(static_cast<double>(x), Real(exponent(k))), y.dtype)
+                          : NarrowInt(IntPow(x, b.i[index[1][k]]), y.dtype);
   }
   e.out[0] = std::move(y);
 }

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "graph/eval.h"
+#include "kernels/cast/convert.h"
 #include "kernels/elementwise/broadcast.h"
 #include "kernels/elementwise/functions.h"
 
@@ -16,7 +17,7 @@ void UnaryReference(Eval<T>& e) {
   if (x.is_float()) {
     for (T& v : y.f) v = function(v);
   } else if constexpr (requires { function.Int(int64_t{}); }) {
-    for (int64_t& v : y.i) v = WrapInt(x.dtype, function.Int(v));
+    for (int64_t& v : y.i) v = NarrowInt(function.Int(v), x.dtype);
   } else {
     throw Error(ErrorCode::kInvalidModel, StrCat("floats expected, got ", DTypeName(x.dtype)));
   }
@@ -52,7 +53,7 @@ void FoldReference(Eval<T>& e) {
   for (size_t k = 0; k < y.i.size(); ++k) {
     y.i[k] = e.x(0).i[index[0][k]];
     for (size_t i = 1; i < e.in.size(); ++i) {
-      y.i[k] = WrapInt(y.dtype, function.Int(y.i[k], e.x(i).i[index[i][k]]));
+      y.i[k] = NarrowInt(function.Int(y.i[k], e.x(i).i[index[i][k]]), y.dtype);
     }
   }
   e.out[0] = std::move(y);

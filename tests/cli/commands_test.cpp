@@ -172,6 +172,70 @@ TEST_F(Cli, VerifyExitsZeroOnlyWhenAllIsWithinTolerance) {
   EXPECT_EQ(Weir("verify " + kModel).code, 2);
 }
 
+TEST_F(Cli, VerifyingNothingIsAnError) {
+  const std::string weights = (kModels / "olmoe/weights.safetensors").string();
+  const Result result = Weir("verify " + kModel + " --names " + weights + " --reference " + weights);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_NE(result.output.find("holds nothing to compare"), std::string::npos) << result.output;
+}
+
+TEST_F(Cli, NoCommandOverwritesItsInputs) {
+  for (const char* file : {"dynamo18_batched_mm_sdpa.onnx", "weights.safetensors"}) {
+    fs::copy(kModels / "olmoe" / file, folder_ / file);
+  }
+  const std::string model = (folder_ / "dynamo18_batched_mm_sdpa.onnx").string();
+  const std::string weights = (folder_ / "weights.safetensors").string();
+  const std::string model_bytes = Slurp(model), weight_bytes = Slurp(weights);
+  for (const std::string& command :
+       {"rewrite " + model + " -o " + model, "rewrite " + model + " -o " + (folder_ / "t.onnx").string() + " --log " + model,
+        "export " + model + " --names " + weights + " --weights " + weights + " -o " + weights,
+        "export " + model + " --names " + weights + " --weights " + weights + " -o " + model}) {
+    const Result result = Weir(command);
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_NE(result.output.find("would replace an input"), std::string::npos) << result.output;
+  }
+  EXPECT_EQ(Slurp(model), model_bytes);
+  EXPECT_EQ(Slurp(weights), weight_bytes);
+}
+
+TEST_F(Cli, ATrainingGraphIsRecognised) {
+  const std::string out = (folder_ / "train.onnx").string();
+  ASSERT_EQ(Weir("rewrite " + kModel + " -o " + out).code, 0);
+  const Result result = Weir("import " + out);
+  EXPECT_EQ(result.code, 1);
+  EXPECT_NE(result.output.find("training graph written by weir rewrite"), std::string::npos) << result.output;
+}
+
+TEST_F(Cli, CtrlCSavesTheWeightsOfTheLastStep) {
+  const std::string out = (folder_ / "a").string();
+  const std::string train = Train("a", "--steps 1000000").replace(Train("a").find(" --steps 20"), 11, "");
+  // timeout runs the command and sends it SIGINT after a second.
+  FILE* pipe = popen(("timeout --signal=INT 1 " WEIR_PROGRAM " " + train + " 2>&1").c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
+  pclose(pipe);
+  EXPECT_NE(output.find("stopped by signal 2"), std::string::npos) << output;
+  EXPECT_FALSE(ReadSafetensors(folder_ / "a/weights.safetensors").tensors.empty());
+}
+
+TEST_F(Cli, ANonFiniteStepStopsTheRunAndTellsWhy_OPT14) {
+  const Result result = Weir("train " + kModel + " --data " + (folder_ / "data.txt").string() + " --out " + (folder_ / "a").string() +
+                             " --steps 20 --micro-batch 2 --sequence 32 --learning-rate 1e38");
+  EXPECT_EQ(result.code, 1);
+  EXPECT_NE(result.output.find("are not finite"), std::string::npos) << result.output;
+  EXPECT_FALSE(fs::exists(folder_ / "a/weights.safetensors")) << "weights of NaN are never saved";
+}
+
+TEST_F(Cli, ValuesNoRunCouldMeanAreWrongUse) {
+  for (const char* flags : {"--threads 1000000", "--threads -1", "--beta1 1", "--epsilon 0", "--max-norm nan", "--init-std nan",
+                            "--min-learning-rate 1", "--schedule wsd"}) {
+    EXPECT_EQ(Weir(Train("a", flags)).code, 2) << flags;
+  }
+  EXPECT_EQ(Weir("bench gemm --size 99999999999999999999").code, 2);
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
+}
+
 TEST_F(Cli, ExportWritesTheTrainedWeightsUnderTheOriginalNames) {
   const std::string names = " --names " + (kModels / "olmoe/weights.safetensors").string();
   ASSERT_EQ(Weir(Train("a", names)).code, 0);

@@ -122,6 +122,46 @@ TEST_F(Data, ReadsMegatronIndexWithDocuments) {
   EXPECT_EQ(files[0]->document_starts(), (std::vector<int64_t>{0, 2, 5}));
 }
 
+TEST_F(Data, RefusesAShortOrTransposedNpy) {
+  const auto header = [](const std::string& order, const std::string& shape) {
+    std::string text = "{'descr': '<u2', 'fortran_order': " + order + ", 'shape': (" + shape + "), }";
+    while ((10 + text.size() + 1) % 64 != 0) text += ' ';
+    text += '\n';
+    std::string prefix = "\x93NUMPY";
+    prefix += '\x01';
+    prefix += '\0';
+    prefix += static_cast<char>(text.size() & 0xff);
+    prefix += static_cast<char>(text.size() >> 8);
+    return prefix + text;
+  };
+  const auto open = [&](const std::string& prefix) {
+    return Message([&] { OpenTokenFiles(Write<uint16_t>("a.npy", {1, 2, 3, 4}, prefix), {}); });
+  };
+  EXPECT_EQ(open(header("False", "2, 2")), "");
+  EXPECT_NE(open(header("False", "5,")).find("header says 5 tokens, file holds 4"), std::string::npos);
+  EXPECT_NE(open(header("True", "2, 2")).find("Fortran order"), std::string::npos);
+}
+
+TEST_F(Data, RefusesAMegatronIndexThatRunsBackwards) {
+  Write<uint16_t>("m.bin", {1, 2, 3, 4, 5});
+  std::string index = "MMIDIDX";
+  const auto put = [&index](auto value) { index.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
+  index += std::string(2, '\0');
+  put(int64_t{1}), put(uint8_t{8}), put(int64_t{3}), put(int64_t{2});
+  put(int32_t{6}), put(int32_t{-2}), put(int32_t{1});
+  put(int64_t{0}), put(int64_t{12}), put(int64_t{8});
+  put(int64_t{0}), put(int64_t{3});
+  std::ofstream(folder_ / "m.idx", std::ios::binary) << index;
+  EXPECT_NE(Message([&] { OpenTokenFiles(folder_ / "m.bin", {}); }).find("sequence 1 has length -2"), std::string::npos);
+}
+
+TEST_F(Data, RefusesAnUnknownLlmcVersion) {
+  std::vector<int32_t> header(256, 0);
+  header[0] = 20240520, header[1] = 9, header[2] = 1;
+  const std::string prefix(reinterpret_cast<const char*>(header.data()), 1024);
+  EXPECT_NE(Message([&] { OpenTokenFiles(Write<uint16_t>("a.bin", {7}, prefix), {}); }).find("version 9"), std::string::npos);
+}
+
 TEST_F(Data, ReportsFileAndPositionOfAnIdOutsideTheVocabulary_DAT01) {
   const auto files = OpenTokenFiles(Write<uint32_t>("a.bin", {1, 2, 65536}), {.format = "u32"});
   const std::string message = Message([&] { CheckTokenRange(*files[0], 65536); });
