@@ -1,8 +1,3 @@
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cstring>
-
 #include "backend/communicator.h"
 #include "backend/plan.h"
 #include "graph/error.h"
@@ -13,23 +8,18 @@ namespace {
 
 constexpr int kPoison = 0xff;  // NaN as any float, -1 as any integer
 
-// Zeroed pages, committed when first touched.
 class Arena {
  public:
-  explicit Arena(int64_t bytes) : size_(static_cast<size_t>(std::max<int64_t>(bytes, 1))) {
-    void* memory = mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    WEIR_CHECK(memory != MAP_FAILED, ErrorCode::kBudgetExceeded, "the system refuses an arena of ", bytes,
-               " bytes; use a smaller --micro-batch or --sequence");
-    bytes_ = static_cast<std::byte*>(memory);
-  }
-  ~Arena() { munmap(bytes_, size_); }
+  Arena(Device& device, int64_t bytes) : device_(device), bytes_(device.Allocate(bytes)), size_(bytes) {}
+  ~Arena() { device_.Free(bytes_, size_); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   std::byte* at(int64_t offset) const { return bytes_ + offset; }
 
  private:
-  size_t size_;
-  std::byte* bytes_ = nullptr;
+  Device& device_;
+  std::byte* bytes_;
+  int64_t size_;
 };
 
 struct Launch {
@@ -43,7 +33,11 @@ struct Launch {
 }  // namespace
 
 struct Executor::Impl {
-  Impl(const Plan& p, const ExecutorOptions& o) : plan(p), options(o), arena(p.arena_bytes) {}
+  Impl(const Plan& p, const ExecutorOptions& o)
+      : plan(p), options(o), device(o.device ? o.device : MakeDevice(p.device)), arena(*device, p.arena_bytes) {
+    WEIR_CHECK(device->kind() == p.device, ErrorCode::kInternal, "a plan for ", DeviceName(p.device), " on a ",
+               DeviceName(device->kind()), " device");
+  }
 
   std::span<std::byte> Bytes(int index) const {
     const PlannedBuffer& buffer = plan.buffers[static_cast<size_t>(index)];
@@ -62,12 +56,14 @@ struct Executor::Impl {
     const Tensor tensor = TensorAt(value);
     const TensorData& data = *value.data;
     if (data.dtype() == value.dtype) {
-      if (!data.bytes().empty()) std::memcpy(tensor.bytes, data.bytes().data(), data.bytes().size());
+      device->Upload(tensor.bytes, data.bytes().data(), static_cast<int64_t>(data.bytes().size()));
       return;
     }
     WEIR_CHECK(value.dtype == DType::kFloat32 && IsFloat(data.dtype()), ErrorCode::kInternal, "constant '",
                value.name, "' is planned as ", DTypeName(value.dtype), " and stored as ", DTypeName(data.dtype()));
-    data.ReadFloats(0, {tensor.data<float>(), static_cast<size_t>(data.elements())});
+    std::vector<float> floats(static_cast<size_t>(data.elements()));
+    data.ReadFloats(0, floats);
+    device->Upload(tensor.bytes, floats.data(), tensor.size_bytes());
   }
 
   void AddLaunch(const PlannedStep& step) {
@@ -90,17 +86,19 @@ struct Executor::Impl {
       if (buffer.persistent || (born ? buffer.first_step : buffer.last_step) != s) continue;
       if (!born && launches[static_cast<size_t>(buffer.first_step)].node->phase == Phase::kBegin) continue;
       const auto bytes = Bytes(static_cast<int>(i));
-      std::memset(bytes.data(), kPoison, bytes.size());
+      device->Fill(bytes.data(), kPoison, static_cast<int64_t>(bytes.size()));
     }
   }
 
   void RunStep(size_t s) const {
     const Launch& launch = launches[s];
     KernelContext context{.node = *launch.node, .inputs = launch.inputs, .outputs = launch.outputs,
-                          .workspace = launch.workspace, .communicator = launch.communicator};
+                          .workspace = launch.workspace, .stream = device->stream(),
+                          .communicator = launch.communicator};
     if (launch.communicator != nullptr) launch.communicator->ThrowIfAborted();
     try {
       launch.kernel->launch(context);
+      device->CheckLaunch();
     } catch (Error& error) {
       error.AddContext(StrCat("running ", launch.node->op(), launch.node->source.empty() ? "" : " for ",
                               launch.node->source));
@@ -110,6 +108,7 @@ struct Executor::Impl {
 
   const Plan& plan;
   const ExecutorOptions options;
+  const std::shared_ptr<Device> device;
   const Arena arena;
   std::vector<Launch> launches;
 };
@@ -127,6 +126,22 @@ Executor::Executor(const Plan& plan, const ExecutorOptions& options)
 Executor::~Executor() = default;
 
 Tensor Executor::TensorOf(const Value& value) const { return impl_->TensorAt(value); }
+
+void Executor::Write(const Value& value, const void* host, int64_t bytes) {
+  const Tensor tensor = impl_->TensorAt(value);
+  WEIR_CHECK(bytes == tensor.size_bytes(), ErrorCode::kInternal, "writing ", bytes, " bytes into '", value.name, "' of ",
+             tensor.size_bytes());
+  impl_->device->Upload(tensor.bytes, host, bytes);
+}
+
+void Executor::Read(const Value& value, void* host, int64_t bytes) const {
+  const Tensor tensor = impl_->TensorAt(value);
+  WEIR_CHECK(bytes == tensor.size_bytes(), ErrorCode::kInternal, "reading ", bytes, " bytes of '", value.name, "' of ",
+             tensor.size_bytes());
+  impl_->device->Download(host, tensor.bytes, bytes);
+}
+
+void Executor::Synchronize() const { impl_->device->Synchronize(); }
 
 void Executor::Run(Phase phase) {
   for (size_t s = 0; s < impl_->launches.size(); ++s) {

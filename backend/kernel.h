@@ -8,7 +8,7 @@
 
 namespace weir {
 
-class Stream;        // device queue; CPU kernels run inline and ignore it
+class Stream;        // device queue (backend/device.h); CPU kernels run inline and ignore it
 class Communicator;  // ranks
 
 enum class DeviceKind : uint8_t { kCpu, kCuda };

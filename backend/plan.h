@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "backend/device.h"
 #include "backend/kernel.h"
 
 namespace weir {
@@ -51,6 +52,8 @@ struct ExecutorOptions {
   bool poison = false;
   // Of all ranks, with its layout set; a node's attribute `group` picks the group its kernel gets. Borrowed.
   Communicator* communicator = nullptr;
+  // Where the arena lives; null = a new device of the plan's kind.
+  std::shared_ptr<Device> device = {};
 };
 
 // Walks a plan over one zeroed arena and decides nothing. No allocation after construction. The plan and
@@ -63,11 +66,16 @@ class Executor {
   Executor(const Executor&) = delete;
   Executor& operator=(const Executor&) = delete;
 
-  // Memory of a value: stable for persistent values (inputs, constants, parameters, gradients,
+  // Memory of a value on its device: stable for persistent values (inputs, constants, parameters, gradients,
   // optimizer state, graph outputs); for others valid right after the step that made it.
   Tensor TensorOf(const Value& value) const;
   void Run(Phase phase);  // every step of that phase, in order
   void Run();             // all phases, in order
+
+  // Copy all bytes of a value from and to host memory, after the work so far. Sizes must agree.
+  void Write(const Value& value, const void* host, int64_t bytes);
+  void Read(const Value& value, void* host, int64_t bytes) const;
+  void Synchronize() const;
 
  private:
   struct Impl;

@@ -8,7 +8,7 @@ namespace weir {
 std::string PlanJson(const Plan& plan) {
   using Json = nlohmann::ordered_json;
   Json json;
-  json["device"] = plan.device == DeviceKind::kCpu ? "cpu" : "cuda";
+  json["device"] = std::string(DeviceName(plan.device));
   json["arena_bytes"] = plan.arena_bytes;
   json["ledger"] = plan.ledger;
   Json& buffers = json["buffers"] = Json::array();

@@ -11,13 +11,16 @@ namespace weir {
 #include "kernels/ops.def"
 #undef OP
 
+// Of kernels/cuda_ops.def in a build with CUDA, else nullptr.
+const Kernel* FindCudaKernel(const OpSchema& schema);
+
 const Kernel* FindKernel(DeviceKind device, const OpSchema& schema) {
   static const std::unordered_map<const OpSchema*, const Kernel*> cpu = {
 #define OP(Name, folder) {&Name##Schema(), &Name##CpuKernel()},
 #include "kernels/ops.def"
 #undef OP
   };
-  if (device != DeviceKind::kCpu) return nullptr;
+  if (device == DeviceKind::kCuda) return FindCudaKernel(schema);
   const auto it = cpu.find(&schema);
   return it == cpu.end() || it->second->launch == nullptr ? nullptr : it->second;
 }

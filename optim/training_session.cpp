@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "graph/error.h"
 #include "graph/parameter.h"
@@ -12,8 +11,14 @@
 namespace weir {
 namespace {
 
-void CopyInts(const Tensor& tensor, std::span<const int64_t> values) {
-  std::copy(values.begin(), values.end(), tensor.data<int64_t>());
+void WriteInts(Executor& executor, const Value& value, std::span<const int64_t> values) {
+  executor.Write(value, values.data(), static_cast<int64_t>(values.size_bytes()));
+}
+
+double ReadDouble(const Executor& executor, const Value& value) {
+  double result;
+  executor.Read(value, &result, sizeof(result));
+  return result;
 }
 
 // Shapes of a canonical graph's one vocabulary-sized result.
@@ -40,24 +45,27 @@ void FillParameter(const Graph& graph, const Value& parameter, const InitOptions
   }
 }
 
-void LoadInto(const Graph& graph, const Executor& executor, const InitOptions& init) {
+void LoadInto(const Graph& graph, Executor& executor, const InitOptions& init) {
+  std::vector<float> values;
   for (const Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
-    const Tensor tensor = executor.TensorOf(*parameter);
-    FillParameter(graph, *parameter, init, {tensor.data<float>(), static_cast<size_t>(tensor.elements())});
+    values.resize(static_cast<size_t>(executor.TensorOf(*parameter).elements()));
+    FillParameter(graph, *parameter, init, values);
+    executor.Write(*parameter, values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
   }
 }
 
 }  // namespace
 
 TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch,
-                                 int64_t sequence, const InitOptions& init, PassManager& passes)
+                                 int64_t sequence, const InitOptions& init, PassManager& passes,
+                                 DeviceKind device)
     : graph_(Clone(canonical)), batch_(batch), sequence_(sequence), ignore_index_(options.ignore_index) {
   WEIR_CHECK(batch > 0 && sequence > 0, ErrorCode::kInvalidArgument, "--micro-batch=", batch,
              " and --sequence=", sequence, " must be positive");
   vocabulary_ = VocabularyOf(*graph_);
   BuildTrainingGraph(*graph_, options, passes);
   SpecializeShapes(*graph_, batch, sequence);
-  plan_ = MakePlan(*graph_, DeviceKind::kCpu);
+  plan_ = MakePlan(*graph_, device);
   executor_ = std::make_unique<Executor>(plan_);
   for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
   LoadInto(*graph_, *executor_, init);
@@ -65,9 +73,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
 
 template <class T>
 void TrainingSession::SetScalar(const char* input, T value) {
-  Value* target = graph_->FindValue(input);
-  WEIR_CHECK(target != nullptr, ErrorCode::kInternal, "the training graph has no input '", input, "'");
-  *executor_->TensorOf(*target).data<T>() = value;
+  executor_->Write(Named(input), &value, sizeof(value));
 }
 
 void TrainingSession::CheckBatch(const MicroBatch& micro_batch, size_t index) const {
@@ -95,14 +101,14 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   executor_->Run(Phase::kBegin);
   const Value* loss = graph_->outputs[0];
   for (const MicroBatch& micro_batch : micro_batches) {
-    CopyInts(executor_->TensorOf(*graph_->FindValue("input_ids")), micro_batch.input_ids);
-    CopyInts(executor_->TensorOf(*graph_->FindValue("labels")), micro_batch.labels);
+    WriteInts(*executor_, Named("input_ids"), micro_batch.input_ids);
+    WriteInts(*executor_, Named("labels"), micro_batch.labels);
     executor_->Run(Phase::kForward);
     executor_->Run(Phase::kBackward);
-    result.loss += *executor_->TensorOf(*loss).data<double>();
+    result.loss += ReadDouble(*executor_, *loss);
   }
   executor_->Run(Phase::kNorm);
-  result.grad_norm = *executor_->TensorOf(*graph_->FindValue("gradient_norm")).data<double>();
+  result.grad_norm = ReadDouble(*executor_, Named("gradient_norm"));
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   return result;
 }
@@ -113,40 +119,60 @@ void TrainingSession::Update(double learning_rate, int64_t step) {
   executor_->Run(Phase::kUpdate);
 }
 
-std::span<float> TrainingSession::Floats(const std::string& name) const {
+const Value& TrainingSession::Named(const std::string& name) const {
   const Value* value = graph_->FindValue(name);
   WEIR_CHECK(value != nullptr, ErrorCode::kInternal, "the training graph has no value '", name, "'");
-  const Tensor tensor = executor_->TensorOf(*value);
-  return {tensor.data<float>(), static_cast<size_t>(tensor.elements())};
+  return *value;
 }
 
-std::span<float> TrainingSession::Data(const Value& parameter) const { return Floats(parameter.name); }
-std::span<float> TrainingSession::Gradient(const Value& parameter) const {
-  return Floats(parameter.name + ".grad");
+std::vector<float> TrainingSession::Floats(const std::string& name) const {
+  const Value& value = Named(name);
+  std::vector<float> floats(static_cast<size_t>(executor_->TensorOf(value).elements()));
+  executor_->Read(value, floats.data(), static_cast<int64_t>(floats.size() * sizeof(float)));
+  return floats;
 }
-std::span<float> TrainingSession::Moment(const Value& parameter, const char* which) const {
+
+void TrainingSession::SetFloats(const std::string& name, std::span<const float> values) {
+  executor_->Write(Named(name), values.data(), static_cast<int64_t>(values.size_bytes()));
+}
+
+std::vector<float> TrainingSession::Data(const Value& parameter) const { return Floats(parameter.name); }
+std::vector<float> TrainingSession::Gradient(const Value& parameter) const { return Floats(parameter.name + ".grad"); }
+std::vector<float> TrainingSession::Moment(const Value& parameter, const char* which) const {
   return Floats(parameter.name + "." + which);
+}
+void TrainingSession::SetData(const Value& parameter, std::span<const float> values) { SetFloats(parameter.name, values); }
+void TrainingSession::SetGradient(const Value& parameter, std::span<const float> values) {
+  SetFloats(parameter.name + ".grad", values);
+}
+void TrainingSession::SetMoment(const Value& parameter, const char* which, std::span<const float> values) {
+  SetFloats(parameter.name + "." + which, values);
 }
 
 InferenceSession::InferenceSession(const Graph& canonical, int64_t batch, int64_t sequence,
-                                   const std::vector<std::string>& taps)
+                                   const std::vector<std::string>& taps, DeviceKind device)
     : graph_(Clone(canonical)) {
   for (const std::string& tap : taps) graph_->outputs.push_back(graph_->FindValue(tap));
   SpecializeShapes(*graph_, batch, sequence);
-  plan_ = MakePlan(*graph_, DeviceKind::kCpu);
+  plan_ = MakePlan(*graph_, device);
   executor_ = std::make_unique<Executor>(plan_);
   LoadInto(*graph_, *executor_, {});
 }
 
 void InferenceSession::Run(std::span<const int64_t> input_ids) {
-  CopyInts(executor_->TensorOf(*graph_->FindValue("input_ids")), input_ids);
+  WriteInts(*executor_, *graph_->FindValue("input_ids"), input_ids);
   executor_->Run(Phase::kForward);
 }
 
-Tensor InferenceSession::Output(const std::string& name) const {
+Tensor InferenceSession::Output(const std::string& name) {
   const Value* value = name == "logits" ? graph_->outputs[0] : graph_->FindValue(name);
   WEIR_CHECK(value != nullptr, ErrorCode::kInternal, "no output '", name, "'");
-  return executor_->TensorOf(*value);
+  Tensor tensor = executor_->TensorOf(*value);
+  std::vector<std::byte>& copy = outputs_[name];
+  copy.resize(static_cast<size_t>(tensor.size_bytes()));
+  executor_->Read(*value, copy.data(), tensor.size_bytes());
+  tensor.bytes = copy.data();
+  return tensor;
 }
 
 const std::vector<ParameterPiece>& SourcePieces(const Value& parameter, bool framework) {

@@ -31,7 +31,7 @@ struct StepResult {
 class TrainingSession {
  public:
   TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence,
-                  const InitOptions& init, PassManager& passes);
+                  const InitOptions& init, PassManager& passes, DeviceKind device = DeviceKind::kCpu);
 
   struct MicroBatch {
     std::vector<int64_t> input_ids, labels;  // [batch * sequence], labels already next-token
@@ -43,10 +43,13 @@ class TrainingSession {
 
   // Trained parameters in graph order.
   const std::vector<const Value*>& parameters() const { return parameters_; }
-  // Canonical float32 values, gradient and moments of one parameter, in the arena.
-  std::span<float> Data(const Value& parameter) const;
-  std::span<float> Gradient(const Value& parameter) const;
-  std::span<float> Moment(const Value& parameter, const char* which) const;  // "m" or "v"
+  // Canonical float32 values, gradient and moments of one parameter, copied from and to the device.
+  std::vector<float> Data(const Value& parameter) const;
+  std::vector<float> Gradient(const Value& parameter) const;
+  std::vector<float> Moment(const Value& parameter, const char* which) const;  // "m" or "v"
+  void SetData(const Value& parameter, std::span<const float> values);
+  void SetGradient(const Value& parameter, std::span<const float> values);
+  void SetMoment(const Value& parameter, const char* which, std::span<const float> values);
 
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return *graph_; }
@@ -57,7 +60,9 @@ class TrainingSession {
  private:
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
   void LoadParameters(const InitOptions& init);
-  std::span<float> Floats(const std::string& name) const;
+  const Value& Named(const std::string& name) const;
+  std::vector<float> Floats(const std::string& name) const;
+  void SetFloats(const std::string& name, std::span<const float> values);
   template <class T>
   void SetScalar(const char* input, T value);
 
@@ -74,14 +79,16 @@ class TrainingSession {
 class InferenceSession {
  public:
   InferenceSession(const Graph& canonical, int64_t batch, int64_t sequence,
-                   const std::vector<std::string>& taps = {});
+                   const std::vector<std::string>& taps = {}, DeviceKind device = DeviceKind::kCpu);
   void Run(std::span<const int64_t> input_ids);
-  Tensor Output(const std::string& name) const;  // "logits" or a tap
+  // "logits" or a tap, copied to host memory that stays until the next call with that name.
+  Tensor Output(const std::string& name);
 
  private:
   std::unique_ptr<Graph> graph_;
   Plan plan_;
   std::unique_ptr<Executor> executor_;
+  std::map<std::string, std::vector<std::byte>> outputs_;
 };
 
 // A parameter's values in the layout of one set of source tensors, by tensor name: the framework's

@@ -203,23 +203,23 @@ void CompareGradients(const std::map<std::string, std::vector<float>>& got, cons
 }
 
 std::map<std::string, std::vector<float>> Gather(const TrainingSession& session,
-                                                 const std::function<std::span<float>(const Value&)>& read) {
+                                                 const std::function<std::vector<float>(const Value&)>& read) {
   std::map<std::string, std::vector<float>> tensors;
   for (const Value* parameter : session.parameters()) tensors.merge(ToSourceLayout(*parameter, read(*parameter), true));
   return tensors;
 }
 
-// Writes framework-layout tensors of `file` (prefix + name) into canonical memory.
-void Scatter(const TrainingSession& session, const NamedTensors& file, const std::string& prefix,
-             const std::function<std::span<float>(const Value&)>& write) {
+// Makes framework-layout tensors of `file` (prefix + name) the session's gradients.
+void SetGradients(TrainingSession& session, const NamedTensors& file, const std::string& prefix) {
   for (const Value* parameter : session.parameters()) {
-    const std::span<float> target = write(*parameter);
+    std::vector<float> target = session.Gradient(*parameter);
     for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
       const auto source = Need(file, prefix + piece.tensor).AsFloats();
       ForEachElement(piece, ToDims(parameter->shape), [&](int64_t from, int64_t to) {
         target[static_cast<size_t>(to)] = source[static_cast<size_t>(from)];
       });
     }
+    session.SetGradient(*parameter, target);
   }
 }
 
@@ -252,15 +252,15 @@ void CompareAdamW(TrainingSession& session, const NamedTensors& file, const Adam
                   const VerifyTolerances& tolerances, std::vector<Comparison>& out) {
   const auto data = [&](const Value& p) { return session.Data(p); };
   std::map<const Value*, std::vector<float>> start;
-  for (const Value* p : session.parameters()) start[p] = {session.Data(*p).begin(), session.Data(*p).end()};
+  for (const Value* p : session.parameters()) start[p] = session.Data(*p);
   session.Update(settings.lr, 1);
   const auto end_to_end = Gather(session, data);
   for (const Value* p : session.parameters()) {
-    std::copy(start[p].begin(), start[p].end(), session.Data(*p).begin());
-    std::ranges::fill(session.Moment(*p, "m"), 0.0f);
-    std::ranges::fill(session.Moment(*p, "v"), 0.0f);
+    session.SetData(*p, start[p]);
+    const std::vector<float> zeros(start[p].size());
+    for (const char* moment : {"m", "v"}) session.SetMoment(*p, moment, zeros);
   }
-  Scatter(session, file, "grad.", [&](const Value& p) { return session.Gradient(p); });
+  SetGradients(session, file, "grad.");
   session.Update(settings.lr, 1);
   const auto from_grad = Gather(session, data);
   for (const auto& [name, tensor] : file) {

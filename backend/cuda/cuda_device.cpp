@@ -1,0 +1,85 @@
+#include <algorithm>
+
+#include "backend/cuda/cuda_error.h"
+#include "backend/cuda/cuda_stream.h"
+#include "backend/device.h"
+
+namespace weir {
+
+CudaStream::CudaStream() {
+  CheckCuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "creating a stream");
+  CheckBlas(cublasLtCreate(&blas), "starting cuBLASLt");
+  int device = 0;
+  CheckCuda(cudaGetDevice(&device), "reading the current GPU");
+  CheckCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "counting SMs");
+}
+
+CudaStream::~CudaStream() {
+  if (blas != nullptr) cublasLtDestroy(blas);
+  if (stream != nullptr) cudaStreamDestroy(stream);
+}
+
+namespace {
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) {
+    const int count = CudaDeviceCount();
+    WEIR_CHECK(ordinal >= 0 && ordinal < count, ErrorCode::kDeviceError, "there is no GPU ", ordinal, ": this process sees ",
+               count, "; check the driver and CUDA_VISIBLE_DEVICES, or use --device cpu");
+    CheckCuda(cudaSetDevice(ordinal), "choosing the GPU");
+    queue_ = std::make_unique<CudaStream>();
+  }
+
+  DeviceKind kind() const override { return DeviceKind::kCuda; }
+
+  std::byte* Allocate(int64_t bytes) override {
+    size_t free = 0, total = 0;
+    CheckCuda(cudaMemGetInfo(&free, &total), "reading the GPU's free memory");
+    const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+    void* memory = nullptr;
+    const bool fits = size <= free && cudaMalloc(&memory, size) == cudaSuccess;
+    if (!fits) cudaGetLastError();
+    WEIR_CHECK(fits, ErrorCode::kBudgetExceeded, "the plan needs ", bytes, " bytes on the GPU, ", free, " of ", total,
+               " are free; use a smaller --micro-batch or --sequence");
+    auto* arena = static_cast<std::byte*>(memory);
+    Fill(arena, 0, static_cast<int64_t>(size));
+    return arena;
+  }
+  void Free(std::byte* memory, int64_t) noexcept override {
+    cudaStreamSynchronize(queue_->stream);
+    cudaFree(memory);
+  }
+  void Upload(std::byte* to, const void* host, int64_t bytes) override {
+    CheckCuda(cudaMemcpyAsync(to, host, static_cast<size_t>(bytes), cudaMemcpyHostToDevice, queue_->stream), "uploading");
+    Synchronize();  // `host` may be pageable or reused by the caller
+  }
+  void Download(void* host, const std::byte* from, int64_t bytes) override {
+    CheckCuda(cudaMemcpyAsync(host, from, static_cast<size_t>(bytes), cudaMemcpyDeviceToHost, queue_->stream), "downloading");
+    Synchronize();
+  }
+  void Fill(std::byte* to, int byte, int64_t bytes) override {
+    CheckCuda(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), queue_->stream), "filling device memory");
+  }
+  void Synchronize() override { CheckCuda(cudaStreamSynchronize(queue_->stream), "waiting for the GPU"); }
+  void CheckLaunch() override { CheckCuda(cudaGetLastError(), "launching"); }
+  Stream* stream() override { return queue_.get(); }
+
+ private:
+  std::unique_ptr<CudaStream> queue_;
+};
+
+}  // namespace
+
+std::shared_ptr<Device> MakeCudaDevice(int ordinal) { return std::make_shared<CudaDevice>(ordinal); }
+
+int CudaDeviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+}  // namespace weir
