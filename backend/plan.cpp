@@ -11,6 +11,12 @@ namespace {
 
 std::string Where(const Node& node) { return node.source.empty() ? node.op() : node.source; }
 
+// CPU kernels compute in float32.
+bool HasBFloat16(const Node& node) {
+  const auto is = [](const Value* value) { return value != nullptr && value->dtype == DType::kBFloat16; };
+  return std::ranges::any_of(node.inputs, is) || std::ranges::any_of(node.outputs, is);
+}
+
 void CheckKernels(const Graph& graph, DeviceKind device) {
   std::map<std::string, std::pair<int, std::string>> missing;  // reason -> nodes, first source
   for (const auto& node : graph.nodes()) {
@@ -21,6 +27,9 @@ void CheckKernels(const Graph& graph, DeviceKind device) {
     } else if (kernel->unsupported != nullptr) {
       reason = kernel->unsupported(*node);
       if (!reason.empty()) reason = node->op() + ": " + reason;
+    }
+    if (reason.empty() && device == DeviceKind::kCpu && HasBFloat16(*node)) {
+      reason = "bfloat16 compute runs with --device cuda only";
     }
     if (reason.empty()) continue;
     auto& [count, first] = missing.try_emplace(reason, 0, Where(*node)).first->second;

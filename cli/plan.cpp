@@ -4,6 +4,7 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "cli/graph_options.h"
 #include "cli/load_model.h"
 #include "cli/sizes.h"
 #include "graph/error.h"
@@ -18,12 +19,11 @@ int PlanCommand(int argc, const char* const* argv) {
       ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
       ("sequence", po::value<int64_t>(&sequence)->default_value(sequence), "tokens per sequence")
       ("micro-batch", po::value<int64_t>(&micro_batch)->default_value(micro_batch), "sequences per forward and backward")
-      ("strip", po::value<int64_t>(&training.strip)->default_value(training.strip), "columns of logits alive at a time; 0 = all")
       ("device-memory", po::value<std::string>(), "budget, such as 24GiB: says whether the step fits (exit code 3 when not)")
       ("json", po::bool_switch(), "print every buffer, step and the ledger as JSON");
   po::variables_map values;
   if (!ParseOptions(argc, argv, "weir plan MODEL.onnx [--sequence N] [--micro-batch N] [--device-memory 24GiB]",
-                    {main, ModelOptions()}, {"model"}, values)) {
+                    {main, GraphOptions(training), ModelOptions()}, {"model"}, values)) {
     return kExitOk;
   }
   const int64_t budget = values.count("device-memory") != 0 ? ParseBytes(values["device-memory"].as<std::string>()) : -1;

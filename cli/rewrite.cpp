@@ -3,6 +3,7 @@
 #include <iostream>
 
 #include "cli/commands.h"
+#include "cli/graph_options.h"
 #include "cli/load_model.h"
 #include "cli/outputs.h"
 #include "graph/error.h"
@@ -38,7 +39,7 @@ void Write(const Graph& graph, const std::filesystem::path& path) {
 
 int RewriteCommand(int argc, const char* const* argv) {
   TrainingOptions training;
-  const std::vector<po::options_description> groups = {Flags(training), ModelOptions()};
+  const std::vector<po::options_description> groups = {Flags(training), GraphOptions(training), ModelOptions()};
   po::variables_map values;
   if (!ParseOptions(argc, argv, "weir rewrite MODEL.onnx -o OUT.onnx [--inference] [--batch B --sequence S]", groups, {"model"},
                     values)) {

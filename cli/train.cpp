@@ -9,6 +9,7 @@
 
 #include "backend/cpu/parallel.h"
 #include "cli/commands.h"
+#include "cli/graph_options.h"
 #include "cli/load_model.h"
 #include "graph/error.h"
 #include "optim/export.h"
@@ -58,7 +59,6 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
   batch.add_options()
       ("sequence", integer(trainer.sequence), "tokens per sequence")
       ("micro-batch", integer(trainer.micro_batch), "sequences per forward and backward")
-      ("strip", integer(trainer.training.strip), "columns of logits alive at a time, loss and head gradients formed strip by strip, same bits; 0 = off")
       ("grad-accumulation", integer(trainer.grad_accumulation), "micro-batches per step; the loss is the mean over all valid tokens of the step");
   po::options_description optimizer("Optimizer (AdamW)");
   auto& schedule = trainer.schedule;
@@ -75,7 +75,7 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
       ("weight-decay", Real(training.weight_decay), "decoupled")
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
       ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
-  return {main, files, batch, optimizer, ModelOptions()};
+  return {main, files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
 void PrepareFolder(const fs::path& folder) {

@@ -28,6 +28,7 @@ struct TrainingOptions {
   double max_norm = 1.0;  // 0 = no clipping
   int64_t ignore_index = -100;
   int64_t leaves = 16, unit_rows = 4096;
+  std::string precision = "float32";  // of compute: float32, or bfloat16 with float32 masters (CUDA)
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes
 };
 

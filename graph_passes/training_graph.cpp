@@ -3,6 +3,7 @@
 #include "graph_passes/add_loss.h"
 #include "graph_passes/add_optimizer.h"
 #include "graph_passes/build_gradient.h"
+#include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
 #include "graph_passes/stream_lm_head.h"
 
@@ -30,6 +31,12 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   if (options.strip > 0) {
     StreamLmHead head(options.strip);
     passes.Run(head, graph);
+  }
+  WEIR_CHECK(options.precision == "float32" || options.precision == "bfloat16", ErrorCode::kInvalidArgument,
+             "--precision=", options.precision, " is unknown; use float32 or bfloat16");
+  if (options.precision == "bfloat16") {
+    LowerPrecision lower;
+    passes.Run(lower, graph);
   }
   AddOptimizer optimizer(options);
   passes.Run(optimizer, graph);

@@ -90,7 +90,7 @@ void RequireShape(const InferContext& c, size_t i, const Shape& expected) {
 
 void RequireFloat32(const InferContext& c, size_t i) {
   const DType dtype = c.in(i)->dtype;
-  if (dtype == DType::kFloat32 || dtype == DType::kUndefined) return;
+  if (dtype == DType::kFloat32 || dtype == DType::kBFloat16 || dtype == DType::kUndefined) return;
   c.Fail(StrCat("input ", i, " is a gradient and must be float, got ", DTypeName(dtype)));
 }
 

@@ -1,0 +1,10 @@
+#pragma once
+#include "cli/options.h"
+#include "graph_passes/pipeline.h"
+
+namespace weir {
+
+// --precision, --strip: how the training graph is rewritten; shared by rewrite, plan and train.
+po::options_description GraphOptions(TrainingOptions& training);
+
+}  // namespace weir
