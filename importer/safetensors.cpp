@@ -178,24 +178,33 @@ Safetensors ReadShards(const fs::path& path) {
   return result;
 }
 
-std::string HeaderText(const std::map<std::string, TensorDataPtr>& tensors,
-                       const std::map<std::string, std::string>& metadata) {
+std::string HeaderText(const std::vector<TensorEntry>& entries, const std::map<std::string, std::string>& metadata) {
   Json json = Json::object();
   if (!metadata.empty()) json["__metadata__"] = metadata;
   int64_t position = 0;
-  for (const auto& [name, data] : tensors) {
-    const auto known = std::find_if(kNames.begin(), kNames.end(),
-                                    [&](const Name& n) { return n.dtype == data->dtype(); });
-    WEIR_CHECK(known != kNames.end(), ErrorCode::kInvalidArgument, "tensor '", name,
-               "': safetensors has no element type ", DTypeName(data->dtype()));
-    const auto end = position + static_cast<int64_t>(data->bytes().size());
-    json[name] = {
-        {"dtype", known->text}, {"shape", data->dims()}, {"data_offsets", {position, end}}};
+  for (const TensorEntry& entry : entries) {
+    const auto known = std::find_if(kNames.begin(), kNames.end(), [&](const Name& n) { return n.dtype == entry.dtype; });
+    WEIR_CHECK(known != kNames.end(), ErrorCode::kInvalidArgument, "tensor '", entry.name,
+               "': safetensors has no element type ", DTypeName(entry.dtype));
+    const int64_t end = position + BytesOf(entry.dtype, NumElements(entry.dims));
+    json[entry.name] = {{"dtype", known->text}, {"shape", entry.dims}, {"data_offsets", {position, end}}};
     position = end;
   }
   std::string text = json.dump();
   while (text.size() % 8 != 0) text += ' ';
   return text;
+}
+
+void WriteParts(const fs::path& path, const std::vector<TensorEntry>& entries,
+                const std::map<std::string, std::string>& metadata,
+                const std::function<void(const TensorEntry&, OutputFile&)>& write) {
+  const std::string header = HeaderText(entries, metadata);
+  OutputFile file(path);
+  const uint64_t length = header.size();
+  file.Write(std::as_bytes(std::span(&length, 1)));
+  file.Write(header);
+  for (const TensorEntry& entry : entries) write(entry, file);
+  file.Commit();
 }
 
 }  // namespace
@@ -210,13 +219,24 @@ void WriteSafetensors(const fs::path& path, const std::map<std::string, TensorDa
     WEIR_CHECK(data != nullptr && name != "__metadata__", ErrorCode::kInvalidArgument, "tensor '",
                name, "' cannot be written: it has no values or a reserved name");
   }
-  const std::string header = HeaderText(tensors, metadata);
-  OutputFile file(path);
-  const uint64_t length = header.size();
-  file.Write(std::as_bytes(std::span(&length, 1)));
-  file.Write(header);
-  for (const auto& [name, data] : tensors) file.Write(data->bytes());
-  file.Commit();
+  std::vector<TensorEntry> entries;
+  for (const auto& [name, data] : tensors) entries.push_back({name, data->dtype(), data->dims()});
+  WriteParts(path, entries, metadata, [&](const TensorEntry& entry, OutputFile& file) {
+    file.Write(tensors.at(entry.name)->bytes());
+  });
+}
+
+void WriteSafetensors(const fs::path& path, const std::vector<TensorEntry>& entries,
+                      const std::map<std::string, std::string>& metadata,
+                      const std::function<std::vector<std::byte>(const TensorEntry&)>& bytes) {
+  const auto sorted = std::ranges::is_sorted(entries, std::less<>{}, &TensorEntry::name);
+  WEIR_CHECK(sorted, ErrorCode::kInternal, "tensors of '", path.string(), "' are not in name order");
+  WriteParts(path, entries, metadata, [&](const TensorEntry& entry, OutputFile& file) {
+    const std::vector<std::byte> values = bytes(entry);
+    WEIR_CHECK(static_cast<int64_t>(values.size()) == BytesOf(entry.dtype, NumElements(entry.dims)), ErrorCode::kInternal,
+               "tensor '", entry.name, "' came with ", values.size(), " bytes for ", ToString(entry.dims));
+    file.Write(values);
+  });
 }
 
 }  // namespace weir

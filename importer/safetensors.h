@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -19,5 +20,17 @@ Safetensors ReadSafetensors(const std::filesystem::path& path);
 void WriteSafetensors(const std::filesystem::path& path,
                       const std::map<std::string, TensorDataPtr>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
+
+
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  Dims dims;
+};
+// The same without holding all of them: `bytes` is asked for each tensor when its turn comes, in the order of
+// `entries`, whose names must be sorted.
+void WriteSafetensors(const std::filesystem::path& path, const std::vector<TensorEntry>& entries,
+                      const std::map<std::string, std::string>& metadata,
+                      const std::function<std::vector<std::byte>(const TensorEntry&)>& bytes);
 
 }  // namespace weir

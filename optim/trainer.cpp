@@ -17,10 +17,21 @@ Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoade
              options_.grad_accumulation, " must be positive");
 }
 
+CheckpointState Trainer::State(std::map<std::string, std::string> identity) const {
+  return {.step = step_, .updates = updates_, .samples = samples_, .tokens = tokens_, .identity = std::move(identity)};
+}
+
+void Trainer::Resume(const CheckpointState& state) {
+  step_ = state.step;
+  updates_ = state.updates;
+  samples_ = state.samples;
+  tokens_ = state.tokens;
+}
+
 StepRecord Trainer::Step() {
   const auto start = std::chrono::steady_clock::now();
   std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(options_.grad_accumulation));
-  int64_t sample = step_ * options_.grad_accumulation * options_.micro_batch;
+  int64_t sample = samples_;
   for (auto& batch : batches) {
     for (int64_t row = 0; row < options_.micro_batch; ++row) {
       const Sample next = data_.Get(sample++);
@@ -32,6 +43,7 @@ StepRecord Trainer::Step() {
   record.learning_rate = options_.schedule.At(step_);
   const StepResult result = session_.ComputeGradients(batches);
   record.step = ++step_;
+  samples_ = sample;
   if (result.finite) {
     session_.Update(record.learning_rate, ++updates_);
   } else {

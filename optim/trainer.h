@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/checkpoint.h"
 #include "optim/data_loader.h"
 #include "optim/lr_schedule.h"
 #include "optim/training_session.h"
@@ -41,6 +42,10 @@ class Trainer {
 
   // One step; throws DeviceError when it is not finite and the policy says stop.
   StepRecord Step();
+  // For a checkpoint, and to go on from one whose tensors are in the session: the next step reads the sample
+  // after the last, however steps are split now.
+  CheckpointState State(std::map<std::string, std::string> identity) const;
+  void Resume(const CheckpointState& state);
   bool Done() const { return step_ >= options_.steps; }
   TrainingSession& session() { return session_; }
   const TrainerOptions& options() const { return options_; }
@@ -49,7 +54,7 @@ class Trainer {
   TrainerOptions options_;
   const DataLoader& data_;
   TrainingSession session_;
-  int64_t step_ = 0, updates_ = 0, tokens_ = 0;
+  int64_t step_ = 0, updates_ = 0, tokens_ = 0, samples_ = 0;
 };
 
 // Appends one JSON object per step at full precision to <folder>/metrics.jsonl.

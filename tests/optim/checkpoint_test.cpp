@@ -1,0 +1,203 @@
+// Checkpoints: SAV rows of public reports, by id where one applies.
+#include "optim/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <fstream>
+
+#include "graph/error.h"
+#include "graph_passes/pipeline.h"
+#include "importer/importer.h"
+#include "optim/trainer.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<Graph> Model(const std::string& family) {
+  auto graph = ReadOnnx(std::string(WEIR_SOURCE_DIR "/models/") + family + "/dynamo18_batched_mm_sdpa.onnx");
+  PassManager passes;
+  Canonicalize(*graph, {}, passes);
+  return graph;
+}
+
+using Bytes = std::vector<std::vector<float>>;
+
+class CheckpointTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() / ("weir_checkpoint_" + std::string(info->name()) + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    std::ofstream text(folder_ / "text.txt");
+    for (int i = 0; i < 60; ++i) text << "line " << i * i << " of a small text\n";
+    text.close();
+    graph_ = Model("olmoe");
+    std::vector<std::unique_ptr<TokenFile>> files = OpenTokenFiles(folder_ / "text.txt", {});
+    data_ = std::make_unique<DataLoader>(std::move(files), kSequence, /*seed=*/3, /*shuffle=*/true, /*vocabulary=*/307);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::unique_ptr<Trainer> MakeTrainer(int64_t accumulation = 2, int64_t micro_batch = 2) {
+    TrainerOptions options;
+    options.sequence = kSequence;
+    options.micro_batch = micro_batch;
+    options.grad_accumulation = accumulation;
+    options.steps = 10;
+    options.schedule.peak = 3e-3;
+    options.schedule.warmup_steps = 3;
+    PassManager passes;
+    return std::make_unique<Trainer>(*graph_, options, *data_, passes);
+  }
+  static Bytes StateOf(Trainer& trainer) {
+    Bytes bytes;
+    for (const Value* p : trainer.session().parameters()) {
+      bytes.push_back(trainer.session().Data(*p));
+      for (const char* moment : {"m", "v"}) bytes.push_back(trainer.session().Moment(*p, moment));
+    }
+    return bytes;
+  }
+  static std::string Message(const std::function<void()>& body) {
+    try {
+      body();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+  fs::path Newest() const { return checkpoints().List().back(); }
+  Checkpoints checkpoints() const { return Checkpoints(folder_ / "checkpoints"); }
+
+  static constexpr int64_t kSequence = 24;
+  const std::map<std::string, std::string> identity_ = {{"seed", "3"}};
+  fs::path folder_;
+  std::unique_ptr<Graph> graph_;
+  std::unique_ptr<DataLoader> data_;
+};
+
+// Ten steps at 96 tokens cross the end of an epoch of 60 short lines more than once.
+TEST_F(CheckpointTest, FiveAndFiveStepsAreTenByteForByte) {
+  auto whole = MakeTrainer();
+  std::vector<StepRecord> expected;
+  while (!whole->Done()) expected.push_back(whole->Step());
+  ASSERT_GT(10 * 96, data_->tokens_per_epoch() / 2);
+
+  auto first = MakeTrainer();
+  for (int i = 0; i < 5; ++i) first->Step();
+  checkpoints().Save(first->session(), first->State(identity_));
+  first.reset();
+
+  auto second = MakeTrainer();
+  std::vector<std::string> notices;
+  const auto state = checkpoints().LoadLatest(second->session(), identity_, notices);
+  ASSERT_TRUE(state.has_value());
+  EXPECT_TRUE(notices.empty());
+  second->Resume(*state);
+  for (size_t i = 5; !second->Done(); ++i) {
+    const StepRecord record = second->Step();
+    EXPECT_EQ(record.step, expected[i].step);
+    EXPECT_EQ(record.loss, expected[i].loss) << record.step;
+    EXPECT_EQ(record.grad_norm, expected[i].grad_norm) << record.step;
+    EXPECT_EQ(record.learning_rate, expected[i].learning_rate) << record.step;
+    EXPECT_EQ(record.tokens, expected[i].tokens) << record.step;
+  }
+  EXPECT_EQ(StateOf(*second), StateOf(*whole));
+}
+
+TEST_F(CheckpointTest, TheNextSampleIsReadWhateverTheBatchIsSplitInto) {
+  auto trainer = MakeTrainer(/*accumulation=*/2, /*micro_batch=*/2);
+  trainer->Step();
+  auto other = MakeTrainer(/*accumulation=*/1, /*micro_batch=*/1);
+  other->Resume(trainer->State(identity_));
+  other->Step();
+  EXPECT_EQ(other->State(identity_).samples, 5);
+}
+
+TEST_F(CheckpointTest, ADamagedNewestOneIsPassedOverInWords) {
+  auto trainer = MakeTrainer();
+  trainer->Step();
+  checkpoints().Save(trainer->session(), trainer->State(identity_));
+  const Bytes expected = StateOf(*trainer);
+  const auto damages = std::vector<std::pair<std::string, std::function<void(const fs::path&)>>>{
+      {"checksum", [](const fs::path& c) {
+         std::fstream file(c / "state.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+         file.seekp(-5, std::ios::end);
+         file.put('\x5a');
+       }},
+      {"bytes, expected", [](const fs::path& c) {
+         fs::resize_file(c / "state.safetensors", fs::file_size(c / "state.safetensors") - 100);
+       }},
+      {"checkpoint.json is missing", [](const fs::path& c) { fs::remove(c / "checkpoint.json"); }},
+      {"damaged or of another version", [](const fs::path& c) { fs::resize_file(c / "checkpoint.json", 40); }},
+  };
+  for (const auto& [words, damage] : damages) {
+    auto next = MakeTrainer();
+    next->Step();
+    next->Step();
+    checkpoints().Save(next->session(), next->State(identity_));
+    damage(Newest());
+    auto resumed = MakeTrainer();
+    std::vector<std::string> notices;
+    const auto state = checkpoints().LoadLatest(resumed->session(), identity_, notices);
+    ASSERT_TRUE(state.has_value()) << words;
+    EXPECT_EQ(state->step, 1) << words;
+    ASSERT_EQ(notices.size(), 1u) << words;
+    EXPECT_NE(notices[0].find(words), std::string::npos) << notices[0];
+    EXPECT_EQ(StateOf(*resumed), expected) << words;
+    fs::remove_all(Newest());
+  }
+}
+
+TEST_F(CheckpointTest, WhatAKilledRunLeftIsNoCheckpoint) {
+  auto trainer = MakeTrainer();
+  const fs::path half = folder_ / "checkpoints" / ".writing-step-000000007";
+  fs::create_directories(half);
+  std::ofstream(half / "state.safetensors") << "half";
+  std::vector<std::string> notices;
+  EXPECT_FALSE(checkpoints().LoadLatest(trainer->session(), identity_, notices).has_value());
+  EXPECT_TRUE(checkpoints().List().empty());
+}
+
+TEST_F(CheckpointTest, AnotherRunsCheckpointIsRefusedAndChangesNothing) {
+  auto trainer = MakeTrainer();
+  trainer->Step();
+  checkpoints().Save(trainer->session(), trainer->State(identity_));
+  auto other = MakeTrainer();
+  const Bytes before = StateOf(*other);
+  std::vector<std::string> notices;
+  EXPECT_NE(Message([&] { checkpoints().LoadLatest(other->session(), {{"seed", "4"}}, notices); }).find("seed: 3 then, 4 now"),
+            std::string::npos);
+  EXPECT_EQ(StateOf(*other), before);
+
+  const auto foreign = Model("mixtral");
+  TrainerOptions options;
+  options.sequence = kSequence;
+  PassManager passes;
+  Trainer mixtral(*foreign, options, *data_, passes);
+  EXPECT_NE(Message([&] { checkpoints().LoadLatest(mixtral.session(), identity_, notices); }).find("is of another model"),
+            std::string::npos);
+}
+
+TEST_F(CheckpointTest, RotationKeepsTheNewestAndTheMilestones) {
+  auto trainer = MakeTrainer();
+  for (int i = 0; i < 7; ++i) {
+    trainer->Step();
+    checkpoints().Save(trainer->session(), trainer->State(identity_));
+    checkpoints().Rotate(/*keep=*/2, /*keep_every=*/3);
+  }
+  std::vector<std::string> names;
+  for (const fs::path& path : checkpoints().List()) names.push_back(path.filename().string());
+  EXPECT_EQ(names, (std::vector<std::string>{"step-000000003", "step-000000006", "step-000000007"}));
+}
+
+TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsAnErrorAndLeavesNothing) {
+  auto trainer = MakeTrainer();
+  std::ofstream(folder_ / "checkpoints") << "a file where the folder should be";
+  EXPECT_NE(Message([&] { checkpoints().Save(trainer->session(), trainer->State(identity_)); }).find("cannot create"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace weir
