@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <iomanip>
@@ -15,6 +16,29 @@ struct MetricsLog::Impl {
   std::filesystem::path path;
   std::ofstream out;
 };
+
+std::vector<StepRecord> ReadMetrics(const std::filesystem::path& file, int64_t step) {
+  std::vector<StepRecord> records;
+  std::ifstream in(file);
+  int64_t kept = 0;
+  for (std::string line; std::getline(in, line);) {
+    if (in.eof()) break;  // no line end: half written
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || json.value("step", step + 1) > step) break;
+    // Non-finite numbers are written as null.
+    const auto number = [&](const char* key) { return json[key].is_number() ? json[key].get<double>() : std::nan(""); };
+    records.push_back({.step = json.value("step", int64_t{0}), .loss = number("loss"), .grad_norm = number("grad_norm"),
+                       .learning_rate = number("learning_rate"), .tokens_per_s = number("tokens_per_s"),
+                       .step_ms = number("step_ms"), .tokens = json.value("tokens", int64_t{0}),
+                       .skipped = json.value("skipped", false)});
+    kept += static_cast<int64_t>(line.size()) + 1;
+  }
+  in.close();
+  std::error_code error;
+  if (std::filesystem::exists(file, error)) std::filesystem::resize_file(file, static_cast<uintmax_t>(kept), error);
+  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot write on in '", file.string(), "': ", error.message());
+  return records;
+}
 
 MetricsLog::MetricsLog(const std::filesystem::path& file) : impl_(std::make_unique<Impl>()) {
   impl_->path = file;

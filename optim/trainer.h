@@ -48,6 +48,7 @@ class Trainer {
   void Resume(const CheckpointState& state);
   bool Done() const { return step_ >= options_.steps; }
   TrainingSession& session() { return session_; }
+  const TrainingSession& session() const { return session_; }
   const TrainerOptions& options() const { return options_; }
 
  private:
@@ -56,6 +57,10 @@ class Trainer {
   TrainingSession session_;
   int64_t step_ = 0, updates_ = 0, tokens_ = 0, samples_ = 0;
 };
+
+// The records of a metrics.jsonl up to `step`; the file is cut after them, so that a resumed run writes on. A line
+// that a killed run left half written ends it.
+std::vector<StepRecord> ReadMetrics(const std::filesystem::path& file, int64_t step);
 
 // Appends one JSON object per step at full precision to <folder>/metrics.jsonl.
 class MetricsLog {

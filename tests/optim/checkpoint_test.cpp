@@ -192,6 +192,26 @@ TEST_F(CheckpointTest, RotationKeepsTheNewestAndTheMilestones) {
   EXPECT_EQ(names, (std::vector<std::string>{"step-000000003", "step-000000006", "step-000000007"}));
 }
 
+// A run killed after the checkpoint of step 2 has written on: what came after is cut, and the half line too.
+TEST_F(CheckpointTest, MetricsGoOnWhereTheCheckpointWas) {
+  const fs::path file = folder_ / "metrics.jsonl";
+  {
+    MetricsLog log(file);
+    for (int64_t step = 1; step <= 3; ++step) log.Write({.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 7 * step});
+  }
+  std::ofstream(file, std::ios::app) << R"({"step": 4, "lo)";
+  const auto records = ReadMetrics(file, 2);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[1].loss, 0.1 * 2);
+  EXPECT_EQ(records[1].tokens, 14);
+  MetricsLog(file).Write({.step = 3});
+  std::ifstream in(file);
+  int lines = 0;
+  for (std::string line; std::getline(in, line);) ++lines;
+  EXPECT_EQ(lines, 3);
+  EXPECT_TRUE(ReadMetrics(folder_ / "none.jsonl", 5).empty());
+}
+
 TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsAnErrorAndLeavesNothing) {
   auto trainer = MakeTrainer();
   std::ofstream(folder_ / "checkpoints") << "a file where the folder should be";
