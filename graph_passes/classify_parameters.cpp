@@ -55,7 +55,10 @@ bool IsTrainedUse(const Use& use, const Value& value) {
     if (op == trained) return use.index > 0;
   }
   if (op == "MatMul" || op == "Gemm") return rank >= 2 || use.index == 2;
-  if (op == "Gather") return use.index == 0 && rank == 2 && node.in(1)->role != Role::kConstant;
+  const bool looked_up =
+      use.index == 0 && node.in(1) != nullptr && node.in(1)->role != Role::kConstant;
+  if (op == "Gather") return looked_up && rank <= 2;
+  if (op == "GatherND") return looked_up && rank == 1;  // one number per expert
   if (op == "Conv") return use.index > 0;
   if (op == "Add" || op == "Sub" || op == "Mul" || op == "Div") return IsVectorOperand(node, value);
   // Through a change of layout to its real use.

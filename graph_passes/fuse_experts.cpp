@@ -116,7 +116,7 @@ class Fuser {
       const bool followed = trace.Step(node);
       if (trace.truncated() != 0) RefuseTruncated(trace.truncated());
       if (!followed) {
-        if (UsesExperts(trace, node)) why_ = trace.why();
+        if (UsesExperts(trace, node) && no_layer_.empty()) why_ = trace.why();
         continue;
       }
       nodes_.push_back(&node);
@@ -125,7 +125,8 @@ class Fuser {
       }
       const Layer layer = ReadOutput(trace, routings[0], node.out(0));
       if (layer.x == nullptr) {
-        if (!layer.why.empty()) why_ = layer.why;
+        // The first output that is no layer says most; later ones are sums with other branches.
+        if (no_layer_.empty()) no_layer_ = layer.why;
         continue;
       }
       if (layer.why.empty() && Confirm(routings[1], node, layer)) return Replace(node, layer);
@@ -133,6 +134,7 @@ class Fuser {
       if (layer.incomplete) most_ = std::max(most_, static_cast<int64_t>(layer.experts.size()));
     }
     if (most_ > 0 && most_ < router_.experts) RefuseTruncated(most_);
+    if (why_.empty()) why_ = no_layer_;
     if (!why_.empty()) context_.Missed(*router_.node, why_);
     return false;
   }
@@ -302,7 +304,7 @@ class Fuser {
   ExprPool pool_;
   std::unordered_set<const Value*> cone_;
   std::vector<const Node*> nodes_;
-  std::string why_;
+  std::string why_, no_layer_;
   int64_t most_ = 0;  // experts of the longest incomplete chain
 };
 

@@ -34,7 +34,10 @@ ExprId ExprPool::Transposed(ExprId tensor) {
 ExprId ExprPool::Product(ExprId matrix, ExprId vector) {
   if (IsNumber(vector, 0)) return vector;
   std::vector<ExprId> scalars, rest;
-  for (ExprId factor : Factors(vector)) (IsScalar(factor) ? scalars : rest).push_back(factor);
+  for (ExprId factor : Factors(vector)) {
+    const bool weight = IsScalar(factor) && (*this)[factor].op != Expr::Op::kNumber;
+    (weight ? scalars : rest).push_back(factor);
+  }
   scalars.push_back(Intern({.op = Expr::Op::kProduct, .operands = {matrix, Mul(rest)}}));
   return Mul(scalars);
 }

@@ -82,9 +82,14 @@ Rows RowOps::AsCells(const RowTensor& x, const std::vector<int>& opaque) {
 }
 
 std::vector<RowTensor> RowOps::Run() {
+  const std::vector<RowTensor> none;
   const std::string& op = node_.op();
   const bool ours = node_.schema->domain.empty() || node_.schema->domain == "ai.weir";
-  if (!ours) return Fail("is not followed"), std::vector<RowTensor>{};
+  if (!ours) return Fail("is not followed"), none;
+  for (int i = 0; i < node_.schema->min_inputs; ++i) {
+    const auto at = static_cast<size_t>(i);
+    if (at >= in_.size() || in_[at] == nullptr) return Fail("lacks an input"), none;
+  }
   if (op == "Shape") {
     const auto rank = static_cast<int64_t>(in_[0]->dims.size());
     const auto clamp = [rank](int64_t at) {
@@ -107,14 +112,14 @@ std::vector<RowTensor> RowOps::Run() {
     const int64_t rows = in_[0]->dims[static_cast<size_t>(axis)];
     if (sum < rows && rows == trace_.routing_.experts) {
       trace_.truncated_ = sum;
-      return Fail("keeps only some rows"), std::vector<RowTensor>{};
+      return Fail("keeps only some rows"), none;
     }
   }
   auto concrete = Concrete();
   if (!concrete.empty()) return concrete;
   if (op == "Split") return Split();
   Rows result = RunOne(op);
-  return result ? std::vector<RowTensor>{std::move(*result)} : std::vector<RowTensor>{};
+  return result ? std::vector<RowTensor>{std::move(*result)} : none;
 }
 
 // Every input concrete: the reference decides.
@@ -179,47 +184,52 @@ Rows RowOps::RunOne(const std::string& op) {
   return Fail("is not followed");
 }
 
-Rows RowOps::Elementwise(const std::string& op) {
+// Broadcasts every input against the others, rows against rows.
+std::optional<RowOps::Aligned> RowOps::Align() {
+  Aligned aligned;
   Dims dims;
   int opaque = -1;  // counted from the end
   for (const RowTensor* x : in_) {
     if (x == nullptr) continue;
     dims = BroadcastDims(dims, x->dims);
-    if (x->opaque.size() > 1) return Fail("works on a matrix");
-    const int from_end = x->whole != nullptr ? 1
-                         : x->opaque.empty() ? -1
-                                             : static_cast<int>(x->dims.size()) - x->opaque[0];
-    if (from_end < 0) continue;
-    if (opaque >= 0 && opaque != from_end) return Fail("mixes rows and columns");
-    opaque = from_end;
+    if (x->opaque.size() > 1) return Fail("works on a matrix"), std::nullopt;
+    const int rank = static_cast<int>(x->dims.size());
+    const int own = x->whole != nullptr ? 1 : x->opaque.empty() ? -1 : rank - x->opaque[0];
+    if (own < 0) continue;
+    if (opaque >= 0 && opaque != own) return Fail("mixes rows and columns"), std::nullopt;
+    opaque = own;
   }
-  RowTensor out;
-  out.dims = dims;
-  if (opaque > 0) out.opaque = {static_cast<int>(dims.size()) - opaque};
-  std::vector<RowTensor> cells;
-  std::vector<Dims> strides;
+  aligned.out.dims = dims;
+  if (opaque > 0) aligned.out.opaque = {static_cast<int>(dims.size()) - opaque};
   for (const RowTensor* x : in_) {
     if (x == nullptr) {
-      cells.emplace_back();
-      strides.emplace_back();
+      aligned.cells.emplace_back();
+      aligned.strides.emplace_back();
       continue;
     }
     const int axis = static_cast<int>(x->dims.size()) - opaque;
-    Rows part = AsCells(*x, opaque > 0 && axis >= 0 ? std::vector<int>{axis} : std::vector<int>{});
+    const bool has = opaque > 0 && axis >= 0;
+    Rows part = AsCells(*x, has ? std::vector<int>{axis} : std::vector<int>{});
     if (!part) return std::nullopt;
-    if (opaque > 0 && axis >= 0 && part->opaque.empty() &&
-        part->dims[static_cast<size_t>(axis)] != 1) {
-      return Fail("mixes scalars into a row");
+    if (has && part->opaque.empty() && part->dims[static_cast<size_t>(axis)] != 1) {
+      return Fail("mixes scalars into a row"), std::nullopt;
     }
-    strides.push_back(BroadcastStrides(*part, dims.size()));
-    cells.push_back(std::move(*part));
+    aligned.strides.push_back(BroadcastStrides(*part, dims.size()));
+    aligned.cells.push_back(std::move(*part));
   }
+  return aligned;
+}
+
+Rows RowOps::Elementwise(const std::string& op) {
+  auto aligned = Align();
+  if (!aligned) return std::nullopt;
+  auto& [out, cells, strides] = *aligned;
   bool followed = true;
   const auto number = [&](ExprId id) {
     followed = followed && pool_[id].op == Expr::Op::kNumber;
     return followed ? pool_[id].number : 0;
   };
-  Remap(out, [&](const Dims& index) -> ExprId {
+  Remap(out, [&, &cells = cells, &strides = strides](const Dims& index) -> ExprId {
     std::vector<ExprId> x;
     for (size_t i = 0; i < cells.size(); ++i) {
       x.push_back(in_[i] == nullptr ? kNoExpr
@@ -266,31 +276,11 @@ Rows RowOps::Elementwise(const std::string& op) {
 }
 
 Rows RowOps::Where() {
-  const RowTensor& condition = *in_[0];
-  if (!condition.numbers) return Fail("chooses by an unknown mask");
-  std::vector<int> opaque;
-  Dims dims = condition.dims;
-  int from_end = -1;
-  for (size_t i = 1; i < 3; ++i) {
-    dims = BroadcastDims(dims, in_[i]->dims);
-    if (in_[i]->opaque.size() > 1) return Fail("works on a matrix");
-    if (!in_[i]->opaque.empty())
-      from_end = static_cast<int>(in_[i]->dims.size()) - in_[i]->opaque[0];
-  }
-  RowTensor out;
-  out.dims = dims;
-  if (from_end > 0) out.opaque = {static_cast<int>(dims.size()) - from_end};
-  std::vector<RowTensor> cells;
-  std::vector<Dims> strides;
-  for (const RowTensor* x : in_) {
-    const int axis = static_cast<int>(x->dims.size()) - from_end;
-    Rows part =
-        AsCells(*x, from_end > 0 && axis >= 0 ? std::vector<int>{axis} : std::vector<int>{});
-    if (!part) return std::nullopt;
-    strides.push_back(BroadcastStrides(*part, dims.size()));
-    cells.push_back(std::move(*part));
-  }
-  Remap(out, [&](const Dims& index) {
+  if (!in_[0]->numbers) return Fail("chooses by an unknown mask");
+  auto aligned = Align();
+  if (!aligned) return std::nullopt;
+  auto& [out, cells, strides] = *aligned;
+  Remap(out, [&, &cells = cells, &strides = strides](const Dims& index) {
     const auto cell = [&](size_t i) {
       return cells[i].cells[static_cast<size_t>(Dot(index, strides[i]))];
     };

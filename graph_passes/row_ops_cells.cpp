@@ -1,5 +1,7 @@
 #include "graph_passes/row_ops_cells.h"
 
+#include "graph/error.h"
+
 namespace weir {
 
 Dims CellDims(const RowTensor& x) {
@@ -32,6 +34,16 @@ int64_t Dot(const Dims& a, const Dims& b) {
   int64_t sum = 0;
   for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
   return sum;
+}
+
+size_t CellAt(const RowTensor& x, const Dims& index) {
+  WEIR_CHECK(index.size() == x.dims.size(), ErrorCode::kInvalidModel, "an index of rank ",
+             index.size(), " into rank ", x.dims.size());
+  for (size_t a = 0; a < index.size(); ++a) {
+    WEIR_CHECK(index[a] >= 0 && index[a] < x.dims[a], ErrorCode::kInvalidModel, "index ", index[a],
+               " is outside axis ", a, " of ", ToString(x.dims));
+  }
+  return static_cast<size_t>(Dot(index, CellStrides(x)));
 }
 
 void Advance(Dims& index, const Dims& dims) {

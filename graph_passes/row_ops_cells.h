@@ -13,6 +13,8 @@ Dims CellStrides(const RowTensor& x);  // 0 on opaque axes
 // Strides of x's cells over the axes of a broadcast result of rank `rank`.
 Dims BroadcastStrides(const RowTensor& x, size_t rank);
 int64_t Dot(const Dims& a, const Dims& b);
+// Position of a cell; throws when the index is outside the tensor.
+size_t CellAt(const RowTensor& x, const Dims& index);
 void Advance(Dims& index, const Dims& dims);  // to the next in row-major order
 
 // Fills out.cells, cell by cell in row-major order, from out.dims and out.opaque.

@@ -8,7 +8,13 @@ namespace weir {
 
 using Rows = std::optional<RowTensor>;
 
+// One number per expert (a scale of its weight) belongs to the router and stays a node.
+static bool IsScalePerExpert(const RowTensor& source) {
+  return source.whole != nullptr && source.dims.size() == 1;
+}
+
 Rows RowOps::Gather(const RowTensor& source, int64_t axis, const RowTensor& indices) {
+  if (IsScalePerExpert(source)) return Fail("gathers one number per expert");
   const Rows x = Enumerated(source, source.dims.size() - (source.dims.empty() ? 0 : 1));
   if (!x) return std::nullopt;
   if (!indices.numbers) return Fail("gathers by unknown indices");
@@ -44,8 +50,10 @@ Rows RowOps::Gather(const RowTensor& source, int64_t axis, const RowTensor& indi
 }
 
 Rows RowOps::GatherND(const RowTensor& source, const RowTensor& indices) {
+  if (IsScalePerExpert(source)) return Fail("gathers one number per expert");
   if (!indices.numbers || node_.attributes.Int("batch_dims", 0) != 0)
     return Fail("gathers by unknown indices");
+  if (indices.dims.empty()) return Fail("has scalar indices");
   const auto depth = static_cast<size_t>(indices.dims.back());
   if (depth > source.dims.size()) return Fail("gathers more axes than there are");
   const Rows x = Enumerated(source, source.dims.size() - depth);
@@ -82,11 +90,11 @@ Rows RowOps::GatherElements(const RowTensor& x, const RowTensor& indices) {
     return Fail("gathers inside a row");
   RowTensor out;
   out.dims = indices.dims;
-  const Dims strides = CellStrides(x), index_strides = RowMajorStrides(indices.dims);
+  const Dims index_strides = RowMajorStrides(indices.dims);
   Remap(out, [&](Dims index) {
     const int64_t i = indices.numbers->i[static_cast<size_t>(Dot(index, index_strides))];
     index[axis] = i < 0 ? i + x.dims[axis] : i;
-    return x.cells[static_cast<size_t>(Dot(index, strides))];
+    return x.cells[CellAt(x, index)];
   });
   return out;
 }
@@ -94,6 +102,9 @@ Rows RowOps::GatherElements(const RowTensor& x, const RowTensor& indices) {
 Rows RowOps::ScatterND() {
   const RowTensor &indices = *in_[1], &updates = *in_[2];
   if (!indices.numbers || updates.whole != nullptr) return Fail("scatters to unknown places");
+  if (indices.dims.empty() || static_cast<size_t>(indices.dims.back()) > in_[0]->dims.size()) {
+    return Fail("has indices of another rank");
+  }
   const auto depth = static_cast<size_t>(indices.dims.back());
   const size_t rows = indices.dims.size() - 1;
   std::vector<int> opaque;  // in the data
@@ -105,31 +116,29 @@ Rows RowOps::ScatterND() {
   Rows out = AsCells(*in_[0], opaque);
   const Rows cells = AsCells(updates, updates.opaque);
   if (!out || !cells) return std::nullopt;
+  if (out->opaque != opaque || (cells->opaque.empty() && !opaque.empty())) {
+    return Fail("scatters something else than rows");
+  }
   const std::string reduction = node_.attributes.String("reduction", "none");
-  if (reduction != "none" && reduction != "add")
-    return Fail("scatters with reduction " + reduction);
-  const Dims strides = CellStrides(*out), index_strides = RowMajorStrides(indices.dims);
+  if (reduction != "none" && reduction != "add") return Fail("scatters by " + reduction);
+  const Dims index_strides = RowMajorStrides(indices.dims);
   RowTensor walk;  // iterates over the cells of updates
   walk.dims = cells->dims;
   walk.opaque = cells->opaque;
-  const Dims update_strides = CellStrides(*cells);
-  bool inside = true;
   Remap(walk, [&](const Dims& index) {
-    int64_t at = 0, row = 0;
+    Dims target(out->dims.size(), 0);
+    int64_t row = 0;
     for (size_t a = 0; a < rows; ++a) row += index[a] * index_strides[a];
     for (size_t d = 0; d < depth; ++d) {
-      int64_t i = indices.numbers->i[static_cast<size_t>(row) + d];
-      if (i < 0) i += out->dims[d];
-      inside = inside && i >= 0 && i < out->dims[d];
-      at += i * strides[d];
+      const int64_t i = indices.numbers->i.at(static_cast<size_t>(row) + d);
+      target[d] = i < 0 ? i + out->dims[d] : i;
     }
-    for (size_t a = rows; a < index.size(); ++a) at += index[a] * strides[a - rows + depth];
-    if (!inside) return kNoExpr;
-    ExprId& cell = out->cells[static_cast<size_t>(at)];
-    const ExprId update = cells->cells[static_cast<size_t>(Dot(index, update_strides))];
+    for (size_t a = rows; a < index.size(); ++a) target.at(a - rows + depth) = index[a];
+    ExprId& cell = out->cells[CellAt(*out, target)];
+    const ExprId update = cells->cells[CellAt(*cells, index)];
     return cell = reduction == "add" ? pool_.Sum({cell, update}) : update;
   });
-  return inside ? out : Fail("scatters outside its output");
+  return out;
 }
 
 Rows RowOps::ScatterElements() {
@@ -145,18 +154,20 @@ Rows RowOps::ScatterElements() {
   // The indices of one row of updates must agree: their cells are checked to be uniform.
   const Rows where = AsCells(indices, opaque);
   if (!out || !cells || !where) return std::nullopt;
+  if (out->opaque != cells->opaque || where->opaque != cells->opaque ||
+      where->dims != cells->dims) {
+    return Fail("scatters something else than rows");
+  }
   const std::string reduction = node_.attributes.String("reduction", "none");
-  if (reduction != "none" && reduction != "add")
-    return Fail("scatters with reduction " + reduction);
-  const Dims strides = CellStrides(*out), update_strides = CellStrides(*cells);
+  if (reduction != "none" && reduction != "add") return Fail("scatters by " + reduction);
   RowTensor walk;
   walk.dims = cells->dims;
   walk.opaque = opaque;
   Remap(walk, [&](Dims index) {
-    const auto at = static_cast<size_t>(Dot(index, update_strides));
+    const size_t at = CellAt(*cells, index);
     const auto target = static_cast<int64_t>(pool_[where->cells[at]].number);
     index[axis] = target < 0 ? target + out->dims[axis] : target;
-    ExprId& cell = out->cells[static_cast<size_t>(Dot(index, strides))];
+    ExprId& cell = out->cells[CellAt(*out, index)];
     return cell = reduction == "add" ? pool_.Sum({cell, cells->cells[at]}) : cells->cells[at];
   });
   return out;

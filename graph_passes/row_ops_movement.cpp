@@ -46,6 +46,11 @@ Rows RowOps::Enumerated(const RowTensor& x, size_t opaque_axes) {
 
 Rows RowOps::Transpose(const RowTensor& x, const std::vector<int64_t>& perm) {
   const size_t rank = x.dims.size();
+  std::vector<bool> seen(rank, false);
+  for (int64_t axis : perm) seen[static_cast<size_t>(Axis(axis, rank))] = true;
+  if (perm.size() != rank || std::find(seen.begin(), seen.end(), false) != seen.end()) {
+    return Fail("is no permutation");
+  }
   RowTensor out;
   for (int64_t axis : perm) out.dims.push_back(x.dims[static_cast<size_t>(axis)]);
   if (x.whole != nullptr) {
@@ -79,7 +84,9 @@ std::optional<Dims> RowOps::ViewDims(const std::string& op) const {
   const Dims& x = in_[0]->dims;
   Dims dims;
   if (op == "Flatten") {
-    const auto axis = static_cast<size_t>(Axis(node_.attributes.Int("axis", 1), x.size()));
+    const int64_t at = node_.attributes.Int("axis", 1);
+    const auto axis =
+        at == static_cast<int64_t>(x.size()) ? x.size() : static_cast<size_t>(Axis(at, x.size()));
     dims = {1, 1};
     for (size_t a = 0; a < x.size(); ++a) dims[a < axis ? 0 : 1] *= x[a];
     return dims;
@@ -104,6 +111,10 @@ std::optional<Dims> RowOps::ViewDims(const std::string& op) const {
   std::vector<bool> listed(rank, false);
   for (int64_t axis : ints.value_or(std::vector<int64_t>{}))
     listed[static_cast<size_t>(Axis(axis, rank))] = true;
+  if (insert &&
+      static_cast<size_t>(std::count(listed.begin(), listed.end(), true)) != ints->size()) {
+    return std::nullopt;
+  }
   size_t from = 0;
   for (size_t a = 0; a < rank; ++a) {
     if (insert) {
@@ -278,6 +289,7 @@ Rows RowOps::Concat() {
   for (const RowTensor* x : in_) {
     Rows part = AsCells(*x, opaque);
     if (!part) return std::nullopt;
+    if (part->opaque != opaque) return Fail("joins rows with something else");
     parts.push_back(std::move(*part));
   }
   out.dims = parts[0].dims;
@@ -287,7 +299,7 @@ Rows RowOps::Concat() {
   Remap(out, [&](Dims index) {
     size_t k = 0;
     while (index[at] >= parts[k].dims[at]) index[at] -= parts[k++].dims[at];
-    return parts[k].cells[static_cast<size_t>(Dot(index, CellStrides(parts[k])))];
+    return parts[k].cells[CellAt(parts[k], index)];
   });
   return out;
 }

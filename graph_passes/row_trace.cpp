@@ -55,6 +55,16 @@ bool RowTrace::IsRouteShape(const Dims& dims) const {
          NumElements(dims) == routing_.tokens() * routing_.top_k;
 }
 
+// Arithmetic on route weights, one number per route: the router's, so its result is a weight of its
+// own.
+bool RowTrace::IsRouterWork(const RowTensor& rows) const {
+  if (rows.numbers || !rows.opaque.empty() || !IsRouteShape(rows.dims)) return false;
+  return std::any_of(rows.cells.begin(), rows.cells.end(), [this](ExprId cell) {
+    const Expr::Op op = pool_[cell].op;
+    return pool_.IsScalar(cell) && op != Expr::Op::kScalar && op != Expr::Op::kNumber;
+  });
+}
+
 const RowTensor* RowTrace::Find(const Value* value) const {
   const auto it = known_.find(value);
   return it == known_.end() || !it->second.has_value() ? nullptr : &*it->second;
@@ -153,8 +163,8 @@ bool RowTrace::Step(const Node& node) {
     RowOps ops(*this, node, inputs);
     try {
       results = ops.Run();
-    } catch (const Error& error) {
-      why_ = StrCat(NameOf(node), ": ", error.message());
+    } catch (const std::exception& error) {  // a malformed node cannot be followed either
+      why_ = StrCat(NameOf(node), ": ", error.what());
     }
   }
   bool followed = false;
@@ -163,7 +173,7 @@ bool RowTrace::Step(const Node& node) {
     if (output == nullptr) continue;
     auto& known = known_[output];
     known.reset();
-    if (i < results.size()) {
+    if (i < results.size() && !IsRouterWork(results[i])) {
       known = std::move(results[i]);
     } else if (const auto dims = DimsOf(*output);
                dims && IsFloat(output->dtype) && IsRouteShape(*dims)) {

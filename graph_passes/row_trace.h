@@ -66,6 +66,7 @@ class RowTrace {
   const RowTensor* Get(Value* value);  // traced value, or what the rest of the graph supplies
   std::optional<RowTensor> External(Value* value);
   std::optional<RowTensor> Leaf(Value* value);
+  bool IsRouterWork(const RowTensor& rows) const;
   bool IsRouteShape(const Dims& dims) const;  // [..., K] over all tokens
 
   ExprPool& pool_;
@@ -107,6 +108,12 @@ class RowOps {
   Rows ScatterND();
   Rows ScatterElements();
   // Arithmetic.
+  struct Aligned {
+    RowTensor out;  // dims and opaque axes of the result
+    std::vector<RowTensor> cells;
+    std::vector<Dims> strides;  // of each input over the result
+  };
+  std::optional<Aligned> Align();
   Rows Elementwise(const std::string& op);
   Rows Where();
   Rows ReduceSum();

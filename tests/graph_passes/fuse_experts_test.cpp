@@ -125,6 +125,33 @@ TEST(FuseExperts, SentinelClipsAndMasksThatDoNothingVanish) {
   EXPECT_EQ(result.graph->nodes().size(), 3u);
 }
 
+TEST(FuseExperts, GeluByItsTanhFormula) {
+  std::string body = Batched(kHalves);
+  const size_t from = body.find("  s = Sigmoid(g)"), to = body.find("  a3 = ");
+  body.replace(from, to - from,
+               "  c = Pow(g, three)\n  d1 = Mul(c, k1)\n  d2 = Add(g, d1)\n  d3 = Mul(d2, k2)\n  t "
+               "= Tanh(d3)\n"
+               "  t1 = Add(t, k3)\n  t2 = Mul(t1, half)\n  t3 = Mul(g, t2)\n  a = Mul(t3, u)\n");
+  const Result result =
+      Fuse(Model(std::string(kStacked) + kShapes +
+                     "constant float[] three = {3}\nconstant float[] k1 = {0.044715}\nconstant "
+                     "float[] half = {0.5}\n"
+                     "constant float[] k2 = {0.7978846}\nconstant float[] k3 = {1}\n",
+                 body));
+  ASSERT_NE(result.experts, nullptr);
+  EXPECT_EQ(result.experts->attributes.String("activation", ""), "gelu_tanh");
+}
+
+// A learned factor per expert stays in the router: y = sum w * factor[id] * expert(x).
+TEST(FuseExperts, AFactorPerExpertIsPartOfTheWeight) {
+  const std::string body =
+      "  f = Gather<axis = 0>(factor, ids)\n  v = Mul(w, f)\n" + Batched(kHalves, "v");
+  const Result result =
+      Fuse(Model(std::string(kStacked) + kShapes + "parameter float[3] factor\n", body));
+  ASSERT_NE(result.experts, nullptr);
+  EXPECT_EQ(result.experts->in(2)->name, "v");
+}
+
 TEST(FuseExperts, UpBeforeGateIsRefusedInWords) {
   const std::string cut = "  u, g = Split<axis = 1, num_outputs = 2>(p)\n";
   EXPECT_NE(
