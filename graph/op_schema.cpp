@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "graph/arity.h"
 #include "graph/error.h"
 
 namespace weir {
@@ -73,7 +74,7 @@ void InferContext::Fail(const std::string& what) const {
   throw Error(ErrorCode::kInvalidShape, StrCat(node.op(), " ", node.source, ": ", what));
 }
 
-static void CheckArity(const Node& node) {
+void CheckArity(const Node& node) {
   const OpSchema& schema = *node.schema;
   const auto count = static_cast<int>(node.inputs.size());
   WEIR_CHECK(count >= schema.min_inputs && (schema.max_inputs < 0 || count <= schema.max_inputs),

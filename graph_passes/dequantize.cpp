@@ -7,6 +7,13 @@
 namespace weir {
 namespace {
 
+constexpr int64_t kMostColumns = int64_t{1} << 31;
+
+void CheckBits(int64_t bits, const Node& where) {
+  WEIR_CHECK(bits == 4 || bits == 8, ErrorCode::kUnsupportedOp, NameOf(where), ": ", bits,
+             "-bit weights; known are 4 and 8 bits");
+}
+
 int64_t Unpack(std::span<const std::byte> bytes, int64_t index, int64_t bits) {
   if (bits == 8) return std::to_integer<int64_t>(bytes[static_cast<size_t>(index)]);
   const int64_t byte = std::to_integer<int64_t>(bytes[static_cast<size_t>(index / 2)]);
@@ -78,6 +85,12 @@ TensorDataPtr Read(const QuantizedTensor& t, const Dims& dims, int64_t block_siz
 
 }  // namespace
 
+int64_t PackedColumns(int64_t bytes, int64_t bits, const Node& where) {
+  CheckBits(bits, where);
+  WEIR_CHECK(bytes <= kMostColumns, ErrorCode::kInvalidShape, NameOf(where), ": rows of ", bytes, " bytes");
+  return bytes * 8 / bits;
+}
+
 static std::string DequantizedName(const Value& packed) { return packed.name + ".dequantized"; }
 
 Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, TensorDataPtr values) {
@@ -99,12 +112,20 @@ Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, Tenso
 
 Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where) {
   if (Value* known = graph.FindValue(DequantizedName(*tensor.packed))) return known;
-  WEIR_CHECK(tensor.bits == 4 || tensor.bits == 8, ErrorCode::kUnsupportedOp, NameOf(where), ": ",
-             tensor.bits, "-bit weights; known are 4 and 8 bits");
+  CheckBits(tensor.bits, where);
+  WEIR_CHECK(tensor.scales != nullptr, ErrorCode::kInvalidModel, NameOf(where), ": the scales are missing");
   for (const Value* part : {tensor.packed, tensor.scales, tensor.zero_points}) {
     WEIR_CHECK(part == nullptr || part->role == Role::kConstant, ErrorCode::kUnsupportedOp,
                NameOf(where), ": quantised weights must be initializers");
+    const bool stored = part == nullptr || part->dtype == DType::kUInt8 || part->dtype == DType::kInt8 ||
+                        (part != tensor.packed && IsFloat(part->dtype));
+    WEIR_CHECK(stored, ErrorCode::kUnsupportedOp, NameOf(where), ": '", part->name, "' is ",
+               DTypeName(part->dtype), "; quantised weights are bytes");
   }
+  WEIR_CHECK(tensor.columns >= 1 && tensor.columns <= kMostColumns && tensor.block_size <= kMostColumns &&
+                 NumElements(tensor.rows) <= kMostColumns,
+             ErrorCode::kInvalidShape, NameOf(where), ": quantised weights of ", ToString(tensor.rows), " rows, ",
+             tensor.columns, " columns and blocks of ", tensor.block_size);
   Dims dims = tensor.rows;
   dims.push_back(tensor.columns);
   const int64_t block_size = tensor.block_size > 0 ? tensor.block_size : tensor.columns;

@@ -22,6 +22,9 @@ struct QuantizedTensor {
 // do not fit.
 Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where);
 
+// Values in a row of `bytes` packed bytes.
+int64_t PackedColumns(int64_t bytes, int64_t bits, const Node& where);
+
 // Adds float values as that initializer; says once what it means for training and export.
 Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, TensorDataPtr values);
 

@@ -125,7 +125,8 @@ bool FoldConstants::Run(Graph& graph, PassContext& context) {
       InferNode(*node);
       InferContent(*node);
     } catch (const Error& error) {
-      problems += "\n  " + error.message();
+      const bool named = error.message().find(node->source) != std::string::npos;
+      problems += StrCat("\n  ", named ? "" : node->source + ": ", error.message());
       continue;
     }
     if (folder.Fold(*node)) ++context.matches;

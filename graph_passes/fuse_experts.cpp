@@ -107,6 +107,9 @@ class Fuser {
   bool Run() {
     const auto routings = FullRoutings(router_);
     RowTrace trace(pool_, routings[0], router_);
+    if (trace.Find(router_.ids) == nullptr) {  // several choices per token choose groups
+      return IsConcrete(router_.ids->shape) && Miss(trace.why());
+    }
     cone_.insert(router_.ids);
     for (auto it = std::next(router_.node->self); it != graph_.nodes().end(); ++it) {
       Node& node = **it;

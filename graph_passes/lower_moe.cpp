@@ -88,7 +88,7 @@ class MoeNode {
     tensor.bits = node_.attributes.Int("expert_weight_bits", 4);
     tensor.block_size = node_.attributes.Int("block_size", 0);
     tensor.rows = {packed->shape[0].Constant(), packed->shape[1].Constant()};
-    tensor.columns = packed->shape[2].Constant() * 8 / tensor.bits;
+    tensor.columns = PackedColumns(packed->shape[2].Constant(), tensor.bits, node_);
     return Dequantized(graph_, tensor, node_);
   }
 

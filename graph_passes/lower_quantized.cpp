@@ -42,7 +42,7 @@ bool LowerGatherBlockQuantized(Graph& graph, Node& node) {
   tensor.zero_points = node.in(3);
   tensor.bits = a.Int("bits", 4);
   tensor.rows = {data->shape[0].Constant()};
-  tensor.columns = data->shape[1].Constant() * 8 / tensor.bits;
+  tensor.columns = PackedColumns(data->shape[1].Constant(), tensor.bits, node);
   tensor.block_size = a.Int("block_size", 128);
   Value* table = Dequantized(graph, tensor, node);
   graph.ReplaceUses(node.out(0),
@@ -58,6 +58,7 @@ bool LowerDequantizeLinear(Graph& graph, Node& node) {
       return false;
   }
   if (packed->data->elements() < 2) return false;
+  InferNode(node);  // the reference reads what inference has checked
   std::vector<Array<float>> arrays;
   std::vector<const Array<float>*> inputs;
   arrays.reserve(node.inputs.size());

@@ -7,6 +7,8 @@
 namespace weir {
 namespace {
 
+constexpr int64_t kMostExperts = 1 << 16;  // that a routing is tried for
+
 // Entries on the last axis of a value, when constant.
 int64_t LastDim(const Value* value) {
   if (value == nullptr || !value->has_shape || value->shape.empty()) return 0;
@@ -98,7 +100,7 @@ std::vector<Router> FindRouters(Graph& graph) {
   for (const auto& node : graph.nodes()) {
     Router router = ReadChoice(*node);
     if (router.ids == nullptr) router = ReadJoined(*node);
-    if (router.ids != nullptr && router.top_k >= 1 &&
+    if (router.ids != nullptr && router.top_k >= 1 && router.experts <= kMostExperts &&
         router.experts >= std::max<int64_t>(2, router.top_k)) {
       FindRows(graph, router);
       routers.push_back(std::move(router));

@@ -46,6 +46,11 @@ size_t CellAt(const RowTensor& x, const Dims& index) {
   return static_cast<size_t>(Dot(index, CellStrides(x)));
 }
 
+void CheckCells(int64_t count) {
+  constexpr int64_t kMostCells = int64_t{1} << 22;
+  WEIR_CHECK(count <= kMostCells, ErrorCode::kInvalidModel, count, " cells are too many to trace");
+}
+
 void Advance(Dims& index, const Dims& dims) {
   for (size_t a = dims.size(); a-- > 0;) {
     if (++index[a] < dims[a]) return;

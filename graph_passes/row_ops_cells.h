@@ -15,13 +15,16 @@ Dims BroadcastStrides(const RowTensor& x, size_t rank);
 int64_t Dot(const Dims& a, const Dims& b);
 // Position of a cell; throws when the index is outside the tensor.
 size_t CellAt(const RowTensor& x, const Dims& index);
+void CheckCells(int64_t count);
 void Advance(Dims& index, const Dims& dims);  // to the next in row-major order
 
-// Fills out.cells, cell by cell in row-major order, from out.dims and out.opaque.
+// Fills out.cells, cell by cell in row-major order, from out.dims and out.opaque. Throws when a file
+// asks for more cells than any small routing has.
 template <class Cell>
 void Remap(RowTensor& out, Cell cell) {
   const Dims dims = CellDims(out);
   const int64_t count = NumElements(dims);
+  CheckCells(count);
   out.cells.clear();
   out.cells.reserve(static_cast<size_t>(count));
   Dims index(dims.size(), 0);

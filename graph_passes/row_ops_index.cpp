@@ -13,11 +13,13 @@ static bool IsScalePerExpert(const RowTensor& source) {
   return source.whole != nullptr && source.dims.size() == 1;
 }
 
+static bool AreIndices(const RowTensor& x) { return x.numbers && !x.numbers->is_float(); }
+
 Rows RowOps::Gather(const RowTensor& source, int64_t axis, const RowTensor& indices) {
   if (IsScalePerExpert(source)) return Fail("gathers one number per expert");
   const Rows x = Enumerated(source, source.dims.size() - (source.dims.empty() ? 0 : 1));
   if (!x) return std::nullopt;
-  if (!indices.numbers) return Fail("gathers by unknown indices");
+  if (!AreIndices(indices)) return Fail("gathers by unknown indices");
   const auto at = static_cast<size_t>(Axis(axis, x->dims.size()));
   if (std::find(x->opaque.begin(), x->opaque.end(), static_cast<int>(at)) != x->opaque.end()) {
     return Fail("gathers inside a row");
@@ -51,7 +53,7 @@ Rows RowOps::Gather(const RowTensor& source, int64_t axis, const RowTensor& indi
 
 Rows RowOps::GatherND(const RowTensor& source, const RowTensor& indices) {
   if (IsScalePerExpert(source)) return Fail("gathers one number per expert");
-  if (!indices.numbers || node_.attributes.Int("batch_dims", 0) != 0)
+  if (!AreIndices(indices) || node_.attributes.Int("batch_dims", 0) != 0)
     return Fail("gathers by unknown indices");
   if (indices.dims.empty()) return Fail("has scalar indices");
   const auto depth = static_cast<size_t>(indices.dims.back());
@@ -86,7 +88,7 @@ Rows RowOps::GatherND(const RowTensor& source, const RowTensor& indices) {
 
 Rows RowOps::GatherElements(const RowTensor& x, const RowTensor& indices) {
   const auto axis = static_cast<size_t>(Axis(node_.attributes.Int("axis", 0), x.dims.size()));
-  if (!indices.numbers || x.whole != nullptr || !x.opaque.empty())
+  if (!AreIndices(indices) || x.whole != nullptr || !x.opaque.empty())
     return Fail("gathers inside a row");
   RowTensor out;
   out.dims = indices.dims;
@@ -101,7 +103,7 @@ Rows RowOps::GatherElements(const RowTensor& x, const RowTensor& indices) {
 
 Rows RowOps::ScatterND() {
   const RowTensor &indices = *in_[1], &updates = *in_[2];
-  if (!indices.numbers || updates.whole != nullptr) return Fail("scatters to unknown places");
+  if (!AreIndices(indices) || updates.whole != nullptr) return Fail("scatters to unknown places");
   if (indices.dims.empty() || static_cast<size_t>(indices.dims.back()) > in_[0]->dims.size()) {
     return Fail("has indices of another rank");
   }
@@ -119,6 +121,9 @@ Rows RowOps::ScatterND() {
   if (out->opaque != opaque || (cells->opaque.empty() && !opaque.empty())) {
     return Fail("scatters something else than rows");
   }
+  const bool fits = cells->dims.size() == rows + out->dims.size() - depth &&
+                    std::equal(indices.dims.begin(), indices.dims.end() - 1, cells->dims.begin());
+  if (!fits) return Fail("scatters updates of another shape than its indices");
   const std::string reduction = node_.attributes.String("reduction", "none");
   if (reduction != "none" && reduction != "add") return Fail("scatters by " + reduction);
   const Dims index_strides = RowMajorStrides(indices.dims);
@@ -130,10 +135,10 @@ Rows RowOps::ScatterND() {
     int64_t row = 0;
     for (size_t a = 0; a < rows; ++a) row += index[a] * index_strides[a];
     for (size_t d = 0; d < depth; ++d) {
-      const int64_t i = indices.numbers->i.at(static_cast<size_t>(row) + d);
+      const int64_t i = indices.numbers->i[static_cast<size_t>(row) + d];
       target[d] = i < 0 ? i + out->dims[d] : i;
     }
-    for (size_t a = rows; a < index.size(); ++a) target.at(a - rows + depth) = index[a];
+    for (size_t a = rows; a < index.size(); ++a) target[a - rows + depth] = index[a];
     ExprId& cell = out->cells[CellAt(*out, target)];
     const ExprId update = cells->cells[CellAt(*cells, index)];
     return cell = reduction == "add" ? pool_.Sum({cell, update}) : update;
@@ -143,7 +148,7 @@ Rows RowOps::ScatterND() {
 
 Rows RowOps::ScatterElements() {
   const RowTensor &indices = *in_[1], &updates = *in_[2];
-  if (!indices.numbers || updates.whole != nullptr) return Fail("scatters to unknown places");
+  if (!AreIndices(indices) || updates.whole != nullptr) return Fail("scatters to unknown places");
   const auto axis = static_cast<size_t>(Axis(node_.attributes.Int("axis", 0), in_[0]->dims.size()));
   const std::vector<int> opaque = updates.opaque.empty() ? in_[0]->opaque : updates.opaque;
   if (std::find(opaque.begin(), opaque.end(), static_cast<int>(axis)) != opaque.end()) {

@@ -249,7 +249,7 @@ Rows RowOps::Slice() {
       return std::clamp<int64_t>(at < 0 ? at + size : at, 0, size);
     };
     const int64_t start = clamp((*starts)[k]), end = clamp((*ends)[k]);
-    x = SlicePart(*x, axis, start, step, end > start ? DivCeil(end - start, step) : 0);
+    x = SlicePart(*x, axis, start, step, end > start ? (end - start - 1) / step + 1 : 0);
   }
   return x;
 }
@@ -289,7 +289,9 @@ Rows RowOps::Concat() {
   for (const RowTensor* x : in_) {
     Rows part = AsCells(*x, opaque);
     if (!part) return std::nullopt;
-    if (part->opaque != opaque) return Fail("joins rows with something else");
+    if (part->opaque != opaque || part->dims.size() != in_[0]->dims.size()) {
+      return Fail("joins rows with something else");
+    }
     parts.push_back(std::move(*part));
   }
   out.dims = parts[0].dims;

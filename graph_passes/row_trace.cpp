@@ -35,9 +35,13 @@ RowTensor Numbers(Array<float> array) {
 
 RowTrace::RowTrace(ExprPool& pool, const Routing& routing, const Router& router)
     : pool_(pool), routing_(routing), router_(router) {
-  const auto dims = DimsOf(*router.ids);
-  known_[router.ids] =
-      Numbers(IntArray(routing.ids, dims.value_or(Dims{routing.tokens(), routing.top_k})));
+  const Dims dims = DimsOf(*router.ids).value_or(Dims{routing.tokens(), routing.top_k});
+  auto& ids = known_[router.ids];
+  if (NumElements(dims) == static_cast<int64_t>(routing.ids.size())) {
+    ids = Numbers(IntArray(routing.ids, dims));
+  } else {
+    why_ = StrCat("ids ", ToString(router.ids->shape), " are not ", routing.top_k, " per token");
+  }
 }
 
 std::optional<Dims> RowTrace::DimsOf(const Value& value) const {
@@ -163,8 +167,8 @@ bool RowTrace::Step(const Node& node) {
     RowOps ops(*this, node, inputs);
     try {
       results = ops.Run();
-    } catch (const std::exception& error) {  // a malformed node cannot be followed either
-      why_ = StrCat(NameOf(node), ": ", error.what());
+    } catch (const Error& error) {  // a malformed node cannot be followed either
+      why_ = StrCat(NameOf(node), ": ", error.message());
     }
   }
   bool followed = false;

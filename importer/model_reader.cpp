@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "graph/arity.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "importer/importer.h"
@@ -109,8 +110,9 @@ std::unique_ptr<Graph> ModelReader::Read() {
   ReadInitializers(proto, scope);
   std::vector<std::string> results;
   for (const auto& output : proto.output()) results.push_back(output.name());
-  ReadNodes(proto.node(), results, scope, StrCat("graph '", proto.name(), "'"));
-  ReportUnknown();
+  problems_.Try([&] { ReadNodes(proto.node(), results, scope, StrCat("graph '", proto.name(), "'")); });
+  AddUnknown();
+  problems_.Report();
   DropCacheSwitch();
   ReadOutputs(scope);
   ReportMissing();
@@ -118,24 +120,34 @@ std::unique_ptr<Graph> ModelReader::Read() {
 }
 
 void ModelReader::ReadInitializers(const onnx::GraphProto& proto, Scope& scope) {
-  std::set<std::string> names, twice;
-  for (const auto& tensor : proto.initializer()) {
-    if (!names.insert(tensor.name()).second) twice.insert(tensor.name());
-  }
-  std::string list;
-  for (const std::string& name : twice) list += "\n  '" + name + "'";
-  WEIR_CHECK(twice.empty() && !names.contains(""), ErrorCode::kInvalidModel,
-             twice.empty() ? "an initializer has no name" : "initializers given twice:", list);
+  std::set<std::string> names;
   for (const auto& stored : proto.initializer()) {
     const std::string& name = stored.name();
-    const FileTensor tensor = ReadTensor(stored, external_, model_, StrCat("initializer '", name, "'"));
-    if (metadata_ && name.starts_with(kSourcePrefix)) {
-      graph_->initializers[name.substr(sizeof(kSourcePrefix) - 1)] = tensor.data;
-      continue;
-    }
-    scope.values[name] = AddTensor(name, tensor, scope);
-    RestoreRole(*scope.values[name]);
+    const bool read = problems_.Try([&] {
+      WEIR_CHECK(!name.empty(), ErrorCode::kInvalidModel, "an initializer has no name");
+      WEIR_CHECK(names.insert(name).second, ErrorCode::kInvalidModel, "initializer '", name,
+                 "' is given twice");
+      ReadInitializer(stored, scope);
+    });
+    if (!read) AddBroken(name, scope);
   }
+}
+
+void ModelReader::ReadInitializer(const onnx::TensorProto& stored, Scope& scope) {
+  const std::string& name = stored.name();
+  const FileTensor tensor = ReadTensor(stored, external_, model_, StrCat("initializer '", name, "'"));
+  if (metadata_ && name.starts_with(kSourcePrefix)) {
+    graph_->initializers[name.substr(sizeof(kSourcePrefix) - 1)] = tensor.data;
+    return;
+  }
+  scope.values[name] = AddTensor(name, tensor, scope);
+  RestoreRole(*scope.values[name]);
+}
+
+void ModelReader::AddBroken(const std::string& name, Scope& scope) {
+  if (name.empty()) return;
+  broken_.insert(name);
+  if (!scope.Has(name)) scope.values[name] = graph_->AddValue(scope.prefix + name);
 }
 
 Value* ModelReader::AddTensor(const std::string& name, const FileTensor& tensor, const Scope& scope) {
@@ -161,14 +173,29 @@ void ModelReader::ReadNodes(const ProtoNodes& nodes, const std::vector<std::stri
     if (!calls_.empty()) ++inlined_;
     WEIR_CHECK(inlined_ <= kMaxInlined, ErrorCode::kInvalidModel, where,
                ": the model's functions expand to more than ", kMaxInlined, " nodes");
-    try {
+    if (calls_.empty() && scope.outer == nullptr) {
+      TryNode(*node, scope);
+    } else {
       ReadNode(*node, scope);
-    } catch (Error& error) {
-      if (error.message().find(Describe(*node)) == std::string::npos && error.context().empty()) {
-        error.AddContext("reading " + Describe(*node));
-      }
-      throw;
     }
+  }
+}
+
+void ModelReader::TryNode(const NodeProto& node, Scope& scope) {
+  const bool read_broken = std::any_of(node.input().begin(), node.input().end(),
+                                       [&](const auto& name) { return broken_.contains(name); });
+  try {
+    ReadNode(node, scope);
+    return;
+  } catch (Error& error) {
+    calls_.clear();
+    const bool named = error.message().find(Describe(node)) != std::string::npos;
+    if (!named && error.context().empty()) error.AddContext("reading " + Describe(node));
+    if (!read_broken) problems_.Add(error);
+  }
+  for (const std::string& name : node.output()) {
+    if (node.op_type() == "SplitToSequence") scope.sequences[name];
+    AddBroken(name, scope);
   }
 }
 
@@ -231,6 +258,7 @@ void ModelReader::AddOperator(const NodeProto& node, const OpSchema& schema, Nod
   }
   Node* made = graph_->AddNode(schema, form.inputs, outputs, std::move(form.attributes));
   Annotate(node, scope, *made);
+  CheckArity(*made);
   if ((form.opset > 0 && form.opset < kOpsetWithoutRanks) || has_if_) InferQuietly(*made);
   if (form.flattened) {
     Value* shape = graph_->AddValue(form.stem + ".shape");
@@ -282,15 +310,15 @@ void ModelReader::SkipUnknown(const NodeProto& node, Scope& scope, const std::st
   for (const std::string& name : node.output()) NewValue(name, scope);
 }
 
-void ModelReader::ReportUnknown() const {
+void ModelReader::AddUnknown() {
   if (unknown_.empty()) return;
   std::string list;
   for (const auto& [op, entry] : unknown_) {
     list += StrCat("\n  ", op, ": ", entry.count, entry.count == 1 ? " node" : " nodes", ", first ",
                    entry.first, entry.reason.empty() ? "" : "; ", entry.reason);
   }
-  throw Error(ErrorCode::kUnsupportedOp,
-              StrCat("the model uses ", unknown_.size(), " unsupported operators:", list));
+  problems_.Add(Error(ErrorCode::kUnsupportedOp, StrCat("the model uses ", unknown_.size(),
+                                                        " unsupported operators:", list)));
 }
 
 void ModelReader::ReportMissing() {

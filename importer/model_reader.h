@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "graph/graph.h"
@@ -11,6 +12,7 @@
 #include "importer/metadata.h"
 #include "importer/node_order.h"
 #include "importer/onnx_proto.h"
+#include "importer/problems.h"
 #include "importer/tensor_proto.h"
 
 namespace weir {
@@ -84,9 +86,14 @@ class ModelReader {
   Value* NameOutput(Value* value, const std::string& name);
   std::string FreeName(const std::string& name) const;
   void ReadInitializers(const onnx::GraphProto& proto, Scope& scope);
+  void ReadInitializer(const onnx::TensorProto& stored, Scope& scope);
   void ReadNodes(const ProtoNodes& nodes, const std::vector<std::string>& results, Scope& scope,
                  const std::string& where);
   void ReadNode(const NodeProto& node, Scope& scope);
+  // Reads a node of the main graph; an error of its own becomes a problem, and reading goes on.
+  void TryNode(const NodeProto& node, Scope& scope);
+  // Makes what could not be read exist; errors that follow from it are not told.
+  void AddBroken(const std::string& name, Scope& scope);
   void ReadOperator(const NodeProto& node, Scope& scope);
   void AddOperator(const NodeProto& node, const OpSchema& schema, NodeForm form, Scope& scope);
   void Annotate(const NodeProto& node, const Scope& scope, Node& made);
@@ -114,7 +121,7 @@ class ModelReader {
 
   // Counts a node that cannot be read; its outputs exist so that reading can go on.
   void SkipUnknown(const NodeProto& node, Scope& scope, const std::string& reason = "");
-  void ReportUnknown() const;
+  void AddUnknown();  // to the problems
   void ReportMissing();
   int64_t OpsetOf(const std::string& domain, const Scope& scope) const;
 
@@ -126,6 +133,8 @@ class ModelReader {
   std::vector<const onnx::FunctionProto*> calls_;  // being inlined
   std::unordered_map<std::string, const onnx::TypeProto*> value_types_;
   std::map<std::string, Unknown> unknown_;
+  Problems problems_;
+  std::unordered_set<std::string> broken_;  // names in the main graph
   std::optional<GraphMetadata> metadata_;  // of files that WriteOnnx made
   int64_t inlined_ = 0;
   bool has_if_ = false;

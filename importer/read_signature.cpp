@@ -69,7 +69,8 @@ void ModelReader::ReadInputs(Scope& scope) {
   for (const auto& tensor : proto.initializer()) initialized.insert(tensor.name());
   for (const auto& info : proto.input()) {
     // Initializers listed as inputs are initializers: nobody feeds weights.
-    if (!initialized.contains(info.name())) ReadInput(info, names, scope);
+    if (initialized.contains(info.name())) continue;
+    if (!problems_.Try([&] { ReadInput(info, names, scope); })) AddBroken(info.name(), scope);
   }
 }
 

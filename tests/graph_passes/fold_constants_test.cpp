@@ -75,6 +75,22 @@ TEST(FoldConstants, ReportsAllProblemsTogether) {
   }
 }
 
+TEST(FoldConstants, AttributeErrorsNameTheNode) {
+  auto graph = ReadGolden("graph g (float[batch,4] x) => (float[batch,4] y)\n{\n  y = Softmax<axis = 1>(x)\n}\n");
+  Node& node = *graph->nodes().front();
+  node.source = "Softmax 'router/softmax'";
+  node.attributes.Set("axis", std::string("last"));
+  FoldConstants pass;
+  PassContext context;
+  try {
+    pass.Run(*graph, context);
+    FAIL() << "expected an error";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("Softmax 'router/softmax'"), std::string::npos) << error.message();
+    EXPECT_NE(error.message().find("attribute 'axis' has the wrong type"), std::string::npos) << error.message();
+  }
+}
+
 TEST(MergeCommon, WeightsAreNotMergedByValue) {
   const std::string text =
       std::string(kHead) +

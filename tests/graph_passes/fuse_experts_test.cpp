@@ -159,6 +159,34 @@ TEST(FuseExperts, UpBeforeGateIsRefusedInWords) {
       std::string::npos);
 }
 
+// The weighed rows of all routes go through `change`, which may use a length that inference cannot
+// know: `some`, as long as there are routes to experts other than 0.
+std::string Changed(const std::string& change) {
+  std::string body = Batched(kHalves);
+  body.replace(body.find("  back = Reshape(wo,"), 20,
+               "  found = NonZero(ids)\n  some = Reshape(found, last)\n" + change +
+                   "  back = Reshape(changed,");
+  return Model(std::string(kStacked) + kShapes + "constant int64[2] each = {-1, 1}\n", body);
+}
+
+TEST(FuseExperts, SliceListsOfDifferentLengthsAreRefused) {
+  const std::string why = Missed(Changed("  changed = Slice(wo, some, one, one)\n"));
+  EXPECT_NE(why.find("slices with lists of different lengths"), std::string::npos) << why;
+}
+
+TEST(FuseExperts, ScatteredRowsThatDoNotMatchTheirIndicesAreRefused) {
+  const std::string why =
+      Missed(Changed("  at = Reshape(some, each)\n  changed = ScatterND(wo, at, wo)\n"));
+  EXPECT_NE(why.find("scatters updates of another shape"), std::string::npos) << why;
+}
+
+// An export of one fixed number of tokens cannot be run at another.
+TEST(FuseExperts, AFixedNumberOfTokensIsRefusedInWords) {
+  std::string text = Model(std::string(kStacked) + kShapes, Batched(kHalves));
+  for (size_t at = 0; (at = text.find("batch*sequence", at)) != text.npos;) text.replace(at, 14, "7");
+  EXPECT_NE(Missed(text).find("are not 2 per token"), std::string::npos) << Missed(text);
+}
+
 TEST(FuseExperts, ExpertsInAnotherOrderAreRefused) {
   std::string body = Batched(kHalves);
   body.replace(body.find("flat = Reshape(ids, last)"), 25,

@@ -204,6 +204,26 @@ TEST(LowerQuantized, WrongSizesAndPrepackedLayoutsAreRefused) {
             std::string::npos);
 }
 
+TEST(LowerQuantized, SizesThatNoWeightHasAreRefused) {
+  const auto nibbles = [](const std::string& attributes, const std::string& scales = "scales") {
+    return Refusal("graph g (float[batch,4] x) => (float[batch,2] y)\n"
+                   "constant float[2,2] scales = {1, 1, 1, 1}\nconstant uint8[2,2,1] packed = {1, 2, 3, 4}\n"
+                   "constant int64[2,2,1] wide = {1, 2, 3, 4}\n{\n  y = com.microsoft::MatMulNBits<" +
+                   attributes + ">(x, packed, " + scales + ")\n}\n");
+  };
+  const std::string most = "9223372036854775807";
+  for (const std::string& attributes : std::initializer_list<std::string>{
+           "K = 4, N = 2, bits = 0, block_size = 2", "K = " + most + ", N = 2, bits = 4, block_size = 2",
+           "K = 0, N = 2, bits = 4, block_size = 0", "K = 4, N = -2, bits = 4, block_size = 2",
+           "K = 4, N = 2, bits = 4, block_size = " + most}) {
+    EXPECT_NE(nibbles(attributes), "") << attributes;
+  }
+  EXPECT_NE(nibbles("K = 4, N = 2, bits = 4, block_size = 2", "\"\"").find("scales are missing"),
+            std::string::npos);
+  EXPECT_NE(nibbles("K = 4, N = 2, bits = 4, block_size = 2", "scales, wide").find("'wide' is int64"),
+            std::string::npos);
+}
+
 std::pair<TensorDataPtr, TensorDataPtr> Tables(const std::vector<float>& inv_freq, double scale,
                                                int64_t rows, bool coarse) {
   std::vector<float> cos, sin;

@@ -132,6 +132,50 @@ TEST(ReadOnnx, RefusesInitializersGivenTwice) {
   EXPECT_TRUE(Has(ErrorOf([&] { b.Read(folder / "m.onnx"); }), "'w'"));
 }
 
+// A bad initializer hides neither the next one, nor nodes, nor operators that no build knows; what
+// merely follows from it is not told.
+TEST(ReadOnnx, ReportsProblemsOfEveryKindAtOnce) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4"});
+  b.Input("untyped", {"4"}, onnx::TensorProto::STRING);
+  b.Floats("short", {3}, {1, 2});
+  b.Tensor("text", onnx::TensorProto::STRING, {1});
+  b.Op("SplitToSequence", {"x", "text"}, {"pieces"});
+  b.Op("SequenceAt", {"pieces", "text"}, {"piece"});
+  b.Op("Mul", {"x"}, {"half"});
+  b.Op("Frobnicate", {"half"}, {"y"}, "com.example");
+  b.Output("y");
+  const std::string error = ErrorOf([&] { b.Read(folder / "m.onnx"); });
+  EXPECT_TRUE(Has(error, "the model has 5 problems")) << error;
+  for (const char* part : {"input 'untyped'", "initializer 'short'", "initializer 'text'",
+                           "Mul Mul 'n_half': 1 inputs, expected 2", "com.example::Frobnicate"}) {
+    EXPECT_TRUE(Has(error, part)) << part << "\n" << error;
+  }
+}
+
+TEST(ReadOnnx, TellsTheFirstOfVeryManyProblems) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4"});
+  for (int i = 0; i < 50; ++i) b.Floats("w" + std::to_string(i), {3}, {1});
+  b.Op("Neg", {"x"}, {"y"});
+  b.Output("y");
+  const std::string error = ErrorOf([&] { b.Read(folder / "m.onnx"); });
+  EXPECT_TRUE(Has(error, "50 problems") && Has(error, "'w19'") && Has(error, "and 30 more")) << error;
+  EXPECT_FALSE(Has(error, "'w20'")) << error;
+}
+
+TEST(ReadOnnx, RefusesNodesWithoutTheirRequiredInputs) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4"});
+  b.Op("DequantizeLinear", {"", "x"}, {"y"});
+  b.Output("y");
+  const std::string error = ErrorOf([&] { b.Read(folder / "m.onnx"); });
+  EXPECT_TRUE(Has(error, "DequantizeLinear 'n_y': required input 0 is missing")) << error;
+}
+
 TEST(ReadOnnx, InputsThatAreInitializersAreConstants) {
   TempFolder folder;
   ModelBuilder b = NormModel();
