@@ -81,8 +81,8 @@ void CheckArity(const Node& node) {
              ErrorCode::kInvalidModel, schema.name, " ", node.source, ": ", count,
              " inputs, expected ", schema.min_inputs, " to ",
              schema.max_inputs < 0 ? std::string("any number") : std::to_string(schema.max_inputs));
-  // ONNX's required inputs come first; our own ops and com.microsoft's may leave holes after input 0.
-  const int required = schema.domain.empty() ? schema.min_inputs : std::min(schema.min_inputs, 1);
+  // Required inputs come first; our own ops may leave holes after input 0.
+  const int required = schema.domain == "ai.weir" ? std::min(schema.min_inputs, 1) : schema.min_inputs;
   for (int i = 0; i < required; ++i) {
     WEIR_CHECK(node.inputs[static_cast<size_t>(i)] != nullptr, ErrorCode::kInvalidModel, schema.name,
                " ", node.source, ": required input ", i, " is missing");

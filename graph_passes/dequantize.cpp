@@ -113,7 +113,6 @@ Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, Tenso
 Value* Dequantized(Graph& graph, const QuantizedTensor& tensor, const Node& where) {
   if (Value* known = graph.FindValue(DequantizedName(*tensor.packed))) return known;
   CheckBits(tensor.bits, where);
-  WEIR_CHECK(tensor.scales != nullptr, ErrorCode::kInvalidModel, NameOf(where), ": the scales are missing");
   for (const Value* part : {tensor.packed, tensor.scales, tensor.zero_points}) {
     WEIR_CHECK(part == nullptr || part->role == Role::kConstant, ErrorCode::kUnsupportedOp,
                NameOf(where), ": quantised weights must be initializers");

@@ -2,15 +2,30 @@
 
 #include <algorithm>
 
+#include "graph/error.h"
 #include "graph/op_schema.h"
+#include "graph_passes/notices.h"
 
 namespace weir {
+
+// Every lowering replaces output 0; only the sums of skip norms may be wanted alone.
+static void CheckFirstOutputs(const Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    const bool alone = node->schema->domain != "com.microsoft" || node->op().starts_with("Skip");
+    WEIR_CHECK(alone || node->out(0) != nullptr, ErrorCode::kUnsupportedOp, NameOf(*node),
+               ": its first output is not used, another one is");
+  }
+}
 
 void LowerContrib(Graph& graph, PassManager& passes) {
   const bool any = std::any_of(graph.nodes().begin(), graph.nodes().end(), [](const auto& node) {
     return node->schema->domain == "com.microsoft";
   });
-  if (any) InferGraph(graph);
+  if (any) {
+    graph.RemoveDeadNodes();
+    InferGraph(graph);
+    CheckFirstOutputs(graph);
+  }
   std::vector<std::string> names;
   for (const Value* output : graph.outputs) names.push_back(output->name);
   LowerQuantized quantized;

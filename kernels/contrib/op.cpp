@@ -24,13 +24,6 @@ OpSchema ContribSchema(const char* name, Arity arity, void (*infer)(InferContext
   return schema;
 }
 
-void RequireInput(InferContext& c, size_t i, const char* what) {
-  if (c.in(i) == nullptr) {
-    throw Error(ErrorCode::kInvalidModel,
-                StrCat(c.node.op(), " ", c.node.source, ": input ", i, " (", what, ") is missing"));
-  }
-}
-
 // Skip layer norms: outputs 0 (normalised) and 3 (x + skip + bias) look like x.
 void InferSkipNorm(InferContext& c) {
   InferUnary(c);
@@ -39,22 +32,18 @@ void InferSkipNorm(InferContext& c) {
   if (c.HasShape(0)) c.SetOutput(3, c.in(0)->dtype, c.shape(0));
 }
 
-void InferMoe(InferContext& c) {
-  RequireInput(c, 1, "router");
-  RequireInput(c, 2, "expert weights");
-  InferUnary(c);
-}
-
 // Output 0 is the attention result [B,S,hidden of q]; caches keep their input's dtype.
 void InferGroupQueryAttention(InferContext& c) {
   const DType dtype = c.in(0)->dtype;
   for (size_t o = 0; o < c.node.outputs.size(); ++o) c.SetDType(o, dtype);
+  constexpr int64_t kMostHeads = 1 << 20;
+  const int64_t heads = c.node.attributes.Int("num_heads"),
+                kv = c.node.attributes.Int("kv_num_heads");
+  if (heads < 1 || heads > kMostHeads || kv < 1 || kv > kMostHeads)
+    c.Fail(StrCat("num_heads ", heads, " and kv_num_heads ", kv, " must be 1 .. ", kMostHeads));
   if (!c.HasShape(0) || c.shape(0).size() != 3) return;
   Shape y = c.shape(0);
   if (c.in(1) == nullptr) {  // q, k, v packed along the last axis
-    const int64_t heads = c.node.attributes.Int("num_heads"),
-                  kv = c.node.attributes.Int("kv_num_heads");
-    if (heads <= 0 || kv <= 0) c.Fail("num_heads and kv_num_heads must be positive");
     y.back() = DivExact(y.back() * Dim(heads), heads + 2 * kv);
   }
   c.SetOutput(0, dtype, y);
@@ -135,15 +124,15 @@ void InferGatherBlockQuantized(InferContext& c) {
 #define WEIR_ARITY(...) \
   { __VA_ARGS__ }
 
-WEIR_CONTRIB(MsMoE, "MoE", WEIR_ARITY(5, 8, 1, 1), InferMoe,
+WEIR_CONTRIB(MsMoE, "MoE", WEIR_ARITY(3, 8, 1, 1), InferUnary,
              "(x [.., H], router logits [N, E], fc1 [E, I or 2I, H], fc1_bias?, fc2 [E, H, I], "
              "fc2_bias?, fc3?,\n"
              "fc3_bias?) -> y like x; y = sum over top k of w_e * fc2_e(act(fc1_e x)).")
-WEIR_CONTRIB(MsQMoE, "QMoE", WEIR_ARITY(6, 21, 1, 1), InferMoe,
+WEIR_CONTRIB(MsQMoE, "QMoE", WEIR_ARITY(4, 21, 1, 1), InferUnary,
              "MoE over block-quantised expert weights: (x, router, fc1 u8, scales, bias?, fc2 u8, "
              "scales, ...).")
 WEIR_CONTRIB(
-    MsGroupQueryAttention, "GroupQueryAttention", WEIR_ARITY(7, 16, 1, 4), InferGroupQueryAttention,
+    MsGroupQueryAttention, "GroupQueryAttention", WEIR_ARITY(1, 16, 1, 4), InferGroupQueryAttention,
     "(q or packed qkv [B, S, .], k?, v?, past_key?, past_value?, seqlens_k, total_length, cos?, "
     "sin?,\n"
     "position_ids?, bias?, sinks?, ...) -> y [B, S, heads * D], present_key?, present_value?.")

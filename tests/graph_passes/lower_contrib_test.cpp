@@ -204,6 +204,25 @@ TEST(LowerQuantized, WrongSizesAndPrepackedLayoutsAreRefused) {
             std::string::npos);
 }
 
+// Required inputs left out, and outputs that leave nothing to replace.
+TEST(LowerContrib, HolesAreRefusedInWords) {
+  const std::string head =
+      "graph g (float[batch,sequence,8] x) => (float[batch,sequence,?] y)\n"
+      "constant uint8[2,2,1] packed = {1, 2, 3, 4}\nconstant float[2,2] s = {1, 1, 1, 1}\n{\n";
+  const std::string contrib = "com.microsoft::";
+  for (const std::string& body : std::initializer_list<std::string>{
+           "  y = " + contrib + "MatMulNBits<K = 8, N = 2, bits = 4, block_size = 2>(x, \"\", s)\n",
+           "  y = " + contrib + "GatherBlockQuantized<bits = 4>(packed, \"\", s)\n",
+           "  y = " + contrib + "MoE<k = 1>(x, \"\", s, \"\", s)\n",
+           "  y = " + contrib + "FusedMatMul<transB = 1>(x, \"\")\n",
+           "  y = " + contrib + "GroupQueryAttention<num_heads = 9223372036854775807, kv_num_heads = 1>(x)\n",
+           "  \"\", y = " + contrib + "GroupQueryAttention<num_heads = 2, kv_num_heads = 1>(x)\n"}) {
+    const std::string refusal = Refusal(head + body + "}\n");
+    EXPECT_NE(refusal, "") << body;
+    EXPECT_EQ(refusal.find("Internal"), std::string::npos) << refusal;
+  }
+}
+
 TEST(LowerQuantized, SizesThatNoWeightHasAreRefused) {
   const auto nibbles = [](const std::string& attributes, const std::string& scales = "scales") {
     return Refusal("graph g (float[batch,4] x) => (float[batch,2] y)\n"
@@ -218,7 +237,7 @@ TEST(LowerQuantized, SizesThatNoWeightHasAreRefused) {
            "K = 4, N = 2, bits = 4, block_size = " + most}) {
     EXPECT_NE(nibbles(attributes), "") << attributes;
   }
-  EXPECT_NE(nibbles("K = 4, N = 2, bits = 4, block_size = 2", "\"\"").find("scales are missing"),
+  EXPECT_NE(nibbles("K = 4, N = 2, bits = 4, block_size = 2", "\"\"").find("required input 2 is missing"),
             std::string::npos);
   EXPECT_NE(nibbles("K = 4, N = 2, bits = 4, block_size = 2", "scales, wide").find("'wide' is int64"),
             std::string::npos);
