@@ -1,5 +1,6 @@
 #include "cli/load_model.h"
 
+#include "backend/device.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "importer/importer.h"
@@ -39,6 +40,12 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
   }
   Canonicalize(*graph, options, passes);
   return graph;
+}
+
+DeviceKind ChosenDevice(const std::string& name) {
+  const DeviceKind device = ParseDevice(name);
+  if (device == DeviceKind::kCuda && CudaDeviceCount() == 0) MakeCudaDevice(0);  // says what is missing
+  return device;
 }
 
 }  // namespace weir

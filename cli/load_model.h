@@ -2,6 +2,7 @@
 #include <memory>
 #include <string>
 
+#include "backend/kernel.h"
 #include "cli/options.h"
 #include "graph_passes/pipeline.h"
 
@@ -12,5 +13,8 @@ po::options_description ModelOptions();
 
 // Reads and canonicalises a model as the flags say.
 std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variables_map& values, PassManager& passes);
+
+// The device that --device names. Throws now, not after canonicalising, when this machine or build has none.
+DeviceKind ChosenDevice(const std::string& name);
 
 }  // namespace weir

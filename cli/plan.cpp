@@ -19,6 +19,7 @@ int PlanCommand(int argc, const char* const* argv) {
       ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
       ("sequence", po::value<int64_t>(&sequence)->default_value(sequence), "tokens per sequence")
       ("micro-batch", po::value<int64_t>(&micro_batch)->default_value(micro_batch), "sequences per forward and backward")
+      ("device", po::value<std::string>()->default_value("cpu"), "whose kernels and scratch the plan has: cpu or cuda; no GPU is needed")
       ("device-memory", po::value<std::string>(), "budget, such as 24GiB: says whether the step fits (exit code 3 when not)")
       ("json", po::bool_switch(), "print every buffer, step and the ledger as JSON");
   po::variables_map values;
@@ -27,11 +28,12 @@ int PlanCommand(int argc, const char* const* argv) {
     return kExitOk;
   }
   const int64_t budget = values.count("device-memory") != 0 ? ParseBytes(values["device-memory"].as<std::string>()) : -1;
+  const DeviceKind device = ParseDevice(values["device"].as<std::string>());
   PassManager passes;
   const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
   BuildTrainingGraph(*graph, training, passes);
   SpecializeShapes(*graph, micro_batch, sequence);
-  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  const Plan plan = MakePlan(*graph, device);
   std::cout << (values["json"].as<bool>() ? PlanJson(plan) + "\n" : PlanTable(plan));
   if (budget < 0) return kExitOk;
   WEIR_CHECK(plan.arena_bytes <= budget, ErrorCode::kBudgetExceeded, "the step needs ", FormatBytes(plan.arena_bytes), ", --device-memory is ",

@@ -27,7 +27,7 @@ struct DataFlags {
 };
 
 struct RunFlags {
-  std::string model, output, non_finite, init;
+  std::string model, output, non_finite, init, device;
   int64_t log_every = 10;
   uint64_t seed = 0;
   int threads = 0;
@@ -43,6 +43,7 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
       ("config", po::value<std::string>(), "file of `key = value` lines with these flags' names; flags win")
       ("steps", integer(trainer.steps), "optimizer steps")
       ("seed", po::value<uint64_t>(&run.seed)->default_value(0), "of data order and --init")
+      ("device", text(run.device = "cpu"), "where the step runs: cpu or cuda")
       ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads; 0 = all cores of this process; results do not depend on it")
       ("log-every", integer(run.log_every), "steps between progress lines")
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
@@ -159,6 +160,7 @@ int TrainCommand(int argc, const char* const* argv) {
   options.non_finite = run.non_finite == "skip" ? NonFinitePolicy::kSkip : NonFinitePolicy::kStop;
   options.init.enabled = run.init == "normal";
   options.init.seed = run.seed;
+  options.device = ChosenDevice(run.device);
   SetCpuThreads(run.threads);
 
   PassManager passes;

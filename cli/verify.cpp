@@ -22,6 +22,7 @@ int VerifyCommand(int argc, const char* const* argv) {
       ("logits-tolerance", Real(limits.logits), "largest absolute difference")
       ("loss-tolerance", Real(limits.loss), "relative")
       ("gradient-tolerance", Real(limits.gradient), "relative L2")
+      ("device", po::value<std::string>()->default_value("cpu"), "where the model runs: cpu or cuda")
       ("json", po::bool_switch(), "print JSON");
   const std::vector<po::options_description> groups = {main, ModelOptions()};
   po::variables_map values;
@@ -32,16 +33,17 @@ int VerifyCommand(int argc, const char* const* argv) {
   if (values.count("reference") == 0 && values.count("trajectory") == 0) {
     throw UsageError("nothing to compare with: give --reference FILE or --trajectory FILE");
   }
+  const DeviceKind device = ChosenDevice(values["device"].as<std::string>());
   PassManager passes;
   const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
   std::vector<Comparison> all;
   if (values.count("reference") != 0) {
     const Safetensors file = ReadSafetensors(values["reference"].as<std::string>());
-    all = CompareWithReference(*graph, file.tensors, file.metadata, limits);
+    all = CompareWithReference(*graph, file.tensors, file.metadata, limits, device);
   }
   if (values.count("trajectory") != 0) {
     const Safetensors file = ReadSafetensors(values["trajectory"].as<std::string>());
-    const auto more = CompareTrajectory(*graph, file.tensors, limits);
+    const auto more = CompareTrajectory(*graph, file.tensors, limits, device);
     all.insert(all.end(), more.begin(), more.end());
   }
   if (!values["json"].as<bool>()) return PrintComparisons(all, std::cout) ? kExitOk : kExitFailed;

@@ -10,7 +10,8 @@ namespace weir {
 Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes)
     : options_(std::move(options)),
       data_(data),
-      session_(canonical, options_.training, options_.micro_batch, options_.sequence, options_.init, passes) {
+      session_(canonical, options_.training, options_.micro_batch, options_.sequence, options_.init, passes,
+               options_.device) {
   options_.schedule.total_steps = options_.steps;
   options_.schedule.Validate();
   WEIR_CHECK(options_.grad_accumulation > 0, ErrorCode::kInvalidArgument, "--grad-accumulation=",

@@ -25,6 +25,7 @@ struct TrainerOptions {
   TrainingOptions training;
   InitOptions init;
   NonFinitePolicy non_finite = NonFinitePolicy::kStop;
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 // One finished step, as logged.

@@ -145,7 +145,7 @@ void CompareRouting(const Tensor& ids, const Tensor& weights, const TensorData& 
 }
 
 void CompareForward(const Graph& canonical, const NamedTensors& file, const VerifyTolerances& tolerances,
-                    std::vector<Comparison>& out) {
+                    DeviceKind device, std::vector<Comparison>& out) {
   const auto run = [&](const std::string& ids_name, const std::string& logits_name, bool with_router) {
     if (!file.contains(ids_name)) return;
     const TensorData& ids = NeedInts(file, ids_name);
@@ -156,7 +156,7 @@ void CompareForward(const Graph& canonical, const NamedTensors& file, const Veri
         if (!tap.empty()) taps.push_back(tap);
       }
     }
-    InferenceSession session(canonical, ids.dims()[0], ids.dims()[1], taps);
+    InferenceSession session(canonical, ids.dims()[0], ids.dims()[1], taps, device);
     session.Run(ids.AsInts());
     const Tensor logits = session.Output("logits");
     if (file.contains(logits_name)) {
@@ -286,21 +286,22 @@ void CompareAdamW(TrainingSession& session, const NamedTensors& file, const Adam
   }
 }
 
-TrainingSession MakeSession(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence) {
+TrainingSession MakeSession(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence,
+                            DeviceKind device) {
   PassManager passes;
-  return TrainingSession(canonical, options, batch, sequence, {}, passes);
+  return TrainingSession(canonical, options, batch, sequence, {}, passes, device);
 }
 
 }  // namespace
 
 ModelResults RunModel(const Graph& canonical, const std::vector<int64_t>& input_ids,
-                      const std::vector<int64_t>& labels, int64_t batch, int64_t sequence) {
+                      const std::vector<int64_t>& labels, int64_t batch, int64_t sequence, DeviceKind device) {
   ModelResults results;
-  InferenceSession inference(canonical, batch, sequence);
+  InferenceSession inference(canonical, batch, sequence, {}, device);
   inference.Run(input_ids);
   const Tensor logits = inference.Output("logits");
   results.logits.assign(logits.data<float>(), logits.data<float>() + logits.elements());
-  TrainingSession session = MakeSession(canonical, {}, batch, sequence);
+  TrainingSession session = MakeSession(canonical, {}, batch, sequence, device);
   const TrainingSession::MicroBatch micro_batch{input_ids, labels};
   results.loss = session.ComputeGradients({&micro_batch, 1}).loss;
   results.gradients = Gather(session, [&](const Value& p) { return session.Gradient(p); });
@@ -309,9 +310,9 @@ ModelResults RunModel(const Graph& canonical, const std::vector<int64_t>& input_
 
 std::vector<Comparison> CompareWithReference(const Graph& canonical, const NamedTensors& reference,
                                              const std::map<std::string, std::string>& metadata,
-                                             const VerifyTolerances& tolerances) {
+                                             const VerifyTolerances& tolerances, DeviceKind device) {
   std::vector<Comparison> out;
-  CompareForward(canonical, reference, tolerances, out);
+  CompareForward(canonical, reference, tolerances, device, out);
   if (!reference.contains("labels")) {
     WEIR_CHECK(!out.empty(), ErrorCode::kInvalidArgument,
                "the reference file holds nothing to compare; it needs input_ids with logits, or with labels, loss and grad.* "
@@ -322,7 +323,7 @@ std::vector<Comparison> CompareWithReference(const Graph& canonical, const Named
   const AdamWSettings settings = ParseAdamW(metadata);
   TrainingOptions options{.beta1 = settings.beta1, .beta2 = settings.beta2, .epsilon = settings.epsilon,
                           .weight_decay = settings.weight_decay, .decay = "all", .max_norm = 0};
-  TrainingSession session = MakeSession(canonical, options, ids.dims()[0], ids.dims()[1]);
+  TrainingSession session = MakeSession(canonical, options, ids.dims()[0], ids.dims()[1], device);
   const TrainingSession::MicroBatch batch{ids.AsInts(), NeedInts(reference, "labels").AsInts()};
   const StepResult step = session.ComputeGradients({&batch, 1});
   if (reference.contains("loss")) {
@@ -337,7 +338,7 @@ std::vector<Comparison> CompareWithReference(const Graph& canonical, const Named
 }
 
 std::vector<Comparison> CompareTrajectory(const Graph& canonical, const NamedTensors& file,
-                                          const VerifyTolerances& tolerances) {
+                                          const VerifyTolerances& tolerances, DeviceKind device) {
   const TensorData &tokens = Need(file, "tokens"), &labels = Need(file, "labels");
   const auto losses = Need(file, "loss").AsDoubles(), norms = Need(file, "grad_norm").AsDoubles();
   const auto rates = Need(file, "lr").AsDoubles();
@@ -347,7 +348,7 @@ std::vector<Comparison> CompareTrajectory(const Graph& canonical, const NamedTen
              " steps of 2 micro-batches");
   const int64_t sequence = tokens.dims()[1], batch = tokens.dims()[0] / (2 * steps);
   TrainingOptions options{.decay = "dims", .max_norm = 1.0};
-  TrainingSession session = MakeSession(canonical, options, batch, sequence);
+  TrainingSession session = MakeSession(canonical, options, batch, sequence, device);
   const auto ids = tokens.AsInts(), targets = labels.AsInts();
   Comparison loss{"loss", "relative, worst step", 0, tolerances.trajectory};
   Comparison norm{"grad_norm", "relative, worst step", 0, tolerances.trajectory};

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/kernel.h"
 #include "graph/graph.h"
 #include "graph_passes/pipeline.h"
 
@@ -35,18 +36,19 @@ struct ModelResults {
   std::map<std::string, std::vector<float>> gradients;
 };
 ModelResults RunModel(const Graph& canonical, const std::vector<int64_t>& input_ids,
-                      const std::vector<int64_t>& labels, int64_t batch, int64_t sequence);
+                      const std::vector<int64_t>& labels, int64_t batch, int64_t sequence,
+                      DeviceKind device = DeviceKind::kCpu);
 
 // Compares the model with everything a reference file holds: input_ids, labels, logits, loss, grad.*,
 // adamw.*, router.*, input_ids_2, logits_2 (layout: models/README.md). Tensors the file has and weir
 // cannot place are reported as failed comparisons, never skipped.
 std::vector<Comparison> CompareWithReference(const Graph& canonical, const NamedTensors& reference,
                                              const std::map<std::string, std::string>& metadata,
-                                             const VerifyTolerances& tolerances);
+                                             const VerifyTolerances& tolerances, DeviceKind device = DeviceKind::kCpu);
 
 // Trains through the file's trajectory (tokens, labels, lr, loss, grad_norm, final.*) and compares.
 std::vector<Comparison> CompareTrajectory(const Graph& canonical, const NamedTensors& trajectory,
-                                          const VerifyTolerances& tolerances);
+                                          const VerifyTolerances& tolerances, DeviceKind device = DeviceKind::kCpu);
 
 // Aligned table, one line per tensor, worst first when `brief`; returns whether all are ok.
 bool PrintComparisons(const std::vector<Comparison>& comparisons, std::ostream& out);

@@ -3,11 +3,10 @@
 #include "backend/kernel.h"
 #include "kernels/common/infer.h"
 #include "kernels/common/reference_kernel.h"
+#include "kernels/shape/range.h"
 
 namespace weir {
-namespace {
 
-// ONNX clamps start and end instead of refusing them.
 std::pair<int64_t, int64_t> ShapeRange(const Attributes& attributes, int64_t rank) {
   const auto clamp = [&](int64_t axis) {
     return std::clamp<int64_t>(axis < 0 ? axis + rank : axis, 0, rank);
@@ -15,6 +14,8 @@ std::pair<int64_t, int64_t> ShapeRange(const Attributes& attributes, int64_t ran
   const int64_t start = clamp(attributes.Int("start", 0)), end = clamp(attributes.Int("end", rank));
   return {start, std::max(start, end)};
 }
+
+namespace {
 
 void InferShapeOp(InferContext& c) {
   if (!c.HasShape(0)) return SetUnknown(c, DType::kInt64, 1);

@@ -78,7 +78,7 @@ class TestGradientContext : public GradientContext {
 }  // namespace
 
 std::unique_ptr<OpGraph> MakeOpGraph(const OpSchema& schema, const OpCase& op_case, bool gradient,
-                                     bool as_parameters) {
+                                     bool as_parameters, const std::vector<DType>& types) {
   auto op = std::make_unique<OpGraph>();
   const auto drawn = DrawInputs(op_case, 0);
   for (size_t i = 0; i < op_case.in.size(); ++i) {
@@ -86,7 +86,8 @@ std::unique_ptr<OpGraph> MakeOpGraph(const OpSchema& schema, const OpCase& op_ca
       op->inputs.push_back(nullptr);
       continue;
     }
-    Value* input = op->graph.AddInput("x" + std::to_string(i), drawn[i].dtype, ToShape(drawn[i].dims));
+    const DType dtype = types.empty() || !drawn[i].is_float() ? drawn[i].dtype : types[i];
+    Value* input = op->graph.AddInput("x" + std::to_string(i), dtype, ToShape(drawn[i].dims));
     if (!drawn[i].is_float() && drawn[i].dims.size() <= 1) {
       input->content = std::vector<Dim>(drawn[i].i.begin(), drawn[i].i.end());
     }
@@ -99,8 +100,9 @@ std::unique_ptr<OpGraph> MakeOpGraph(const OpSchema& schema, const OpCase& op_ca
   op->input_gradients.assign(op->inputs.size(), nullptr);
   for (Value* output : outputs) {
     op->output_gradients.push_back(
-        IsFloat(output->dtype) ? op->graph.AddInput("d" + output->name, DType::kFloat32, output->shape)
-                               : nullptr);
+        !IsFloat(output->dtype) ? nullptr
+                                : op->graph.AddInput("d" + output->name, types.empty() ? DType::kFloat32 : output->dtype,
+                                                     output->shape));
   }
   if (gradient) {
     Builder builder(op->graph);

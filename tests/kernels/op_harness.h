@@ -33,8 +33,9 @@ struct OpGraph {
 // `as_parameters`: float inputs act as trained parameters, so that accumulating variants run; their
 // accumulators are graph inputs named "<input>.accumulator" and start from `kAccumulatorStart`.
 inline constexpr float kAccumulatorStart = 0.25f;
+// `types` (one per case input) replaces float inputs' float32; output gradients then have their output's type.
 std::unique_ptr<OpGraph> MakeOpGraph(const OpSchema& schema, const OpCase& op_case, bool gradient,
-                                     bool as_parameters);
+                                     bool as_parameters, const std::vector<DType>& types = {});
 
 // Runs every node through its CPU kernel. Outputs start as NaN (0x7f bytes) with guard bytes around;
 // a touched guard throws. `feeds` pairs graph inputs with values. Returns the wanted values.
