@@ -3,10 +3,9 @@
 #include <limits>
 
 #include "graph/eval.h"
+#include "kernels/experts/gate.h"
 
 namespace weir {
-
-enum class GateActivation : uint8_t { kSwiglu, kGelu, kGeluTanh, kRelu };
 
 // a = act(g) * (u + beta) with g = min(g, limit), u = clamp(u, -limit, limit).
 struct ExpertActivation {

@@ -1,0 +1,86 @@
+#include <type_traits>
+
+#include "kernels/attention/cuda_tile.cuh"
+#include "kernels/device/group.cuh"
+#include "kernels/device/launch.cuh"
+
+namespace weir::cuda {
+namespace {
+
+// A block per tile of queries of a head: dq over tiles of keys in order.
+template <class T, int kChunks>
+__global__ void __launch_bounds__(kTileThreads)
+    AttentionQueryGradientKernel(AttentionShape s, AttentionArrays a, AttentionGradients g) {
+  __shared__ TileBuffer buffer;
+  __shared__ TileScores p, ds;
+  const int64_t i = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
+  const int64_t head = blockIdx.y, batch = blockIdx.z;
+  float dq[kChunks][kSide][kSide] = {};
+  const TileSpan tiles = KeyTilesOf(s, i);
+  for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
+    const int64_t j = tile * kTile;
+    TileGradient<T>(s, a, g, {batch, head, i, j}, buffer, p, ds);
+    AddWeighted<false>(ds, RowsOf<T>(s, a.k, batch, j, KvHead(s, head), s.kv_heads, s.d), s.d, buffer, dq);
+  }
+  const float one[kSide] = {1, 1, 1, 1};
+  T* out = static_cast<T*>(g.dq) + ((batch * s.sequence + i) * s.q_heads + head) * s.d;
+  StoreRows(dq, one, out, s.q_heads * s.d, RowsFrom(s, i), s.d);
+}
+
+// delta[b,h,i] = dy . y; a warp per row.
+template <class T>
+__global__ void DeltaKernel(AttentionShape s, const T* y, const T* dy, float* delta) {
+  const int64_t rows = s.batch * s.sequence * s.q_heads, warps = IndexStride() / kWarp;
+  for (int64_t row = FirstIndex() / kWarp; row < rows; row += warps) {
+    float sum = 0;
+    for (int64_t c = threadIdx.x % kWarp; c < s.dv; c += kWarp) {
+      sum = fmaf(ToFloat(dy[row * s.dv + c]), ToFloat(y[row * s.dv + c]), sum);
+    }
+    sum = Reduce<kWarp>(sum, SumStep());
+    const int64_t head = row % s.q_heads, token = row / s.q_heads;
+    const int64_t at = (token / s.sequence * s.q_heads + head) * s.sequence + token % s.sequence;
+    if (threadIdx.x % kWarp == 0) delta[at] = sum;
+  }
+}
+
+// dsinks[h] (+)= -sum over (b,i) of exp(sink - lse) * delta, in float64; a block per head.
+__global__ void __launch_bounds__(kThreads)
+    SinkGradientKernel(AttentionShape s, const float* sinks, const float* lse, AttentionGradients g) {
+  const int64_t head = blockIdx.x;
+  double sum = 0;
+  for (int64_t at = threadIdx.x; at < s.batch * s.sequence; at += kThreads) {
+    const int64_t row = (at / s.sequence * s.q_heads + head) * s.sequence + at % s.sequence;
+    sum -= static_cast<double>(expf(sinks[head] - lse[row])) * static_cast<double>(g.delta[row]);
+  }
+  sum = Reduce<kThreads>(sum, SumStep());
+  if (threadIdx.x == 0) g.dsinks[head] = (g.add_dsinks ? g.dsinks[head] : 0.0f) + static_cast<float>(sum);
+}
+
+}  // namespace
+
+void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
+                            CUstream_st* stream) {
+  WithFloatType(a.dtype, [&](auto type) {
+    WithChunks(s.d, [&](auto chunks) {
+      AttentionQueryGradientKernel<decltype(type), decltype(chunks)::value>
+          <<<TileGrid(s, s.q_heads), kTileThreads, 0, stream>>>(s, a, g);
+    });
+  });
+}
+
+void AttentionBackward(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
+  const int64_t rows = s.batch * s.sequence * s.q_heads;
+  if (rows > 0) {
+    WithFloatType(a.dtype, [&](auto type) {
+      using T = decltype(type);
+      DeltaKernel<T><<<BlocksFor(rows * kWarp), kThreads, 0, stream>>>(s, static_cast<const T*>(a.y),
+                                                                       static_cast<const T*>(g.dy), g.delta);
+    });
+    AttentionKeyGradient(s, a, g, stream);
+    AttentionQueryGradient(s, a, g, stream);
+  }
+  if (g.dsinks == nullptr || s.q_heads == 0) return;
+  SinkGradientKernel<<<static_cast<unsigned>(s.q_heads), kThreads, 0, stream>>>(s, a.sinks, a.lse, g);
+}
+
+}  // namespace weir::cuda

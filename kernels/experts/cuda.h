@@ -1,0 +1,88 @@
+#pragma once
+#include <cstdint>
+
+#include "graph/dtype.h"
+#include "kernels/experts/gate.h"
+
+struct CUstream_st;
+
+namespace weir::cuda {
+
+// Tokens in the order of their leaves: leaf l = {l, l + leaves, ...}. A run of positions is a chunk.
+struct LeafOrder {
+  int64_t tokens, leaves;
+};
+struct RouteChunk {
+  LeafOrder order;
+  int64_t first, tokens;  // positions [first, first + tokens)
+  int64_t k, experts;
+  int64_t routes() const { return tokens * k; }
+};
+
+// Where a chunk's routes lie, sorted by (expert, leaf, token, slot).
+struct RouteTable {
+  int64_t* first;    // [experts + 1], first row of each expert
+  int64_t* routes;   // of each row: token * k + slot
+  int64_t* row_at;   // of each route of the chunk (position - first) * k + slot
+  int32_t* tiles;    // scratch [RouteTiles * experts]
+};
+int64_t RouteTiles(int64_t routes);
+
+// counts[leaf, expert] of all tokens; `bad` = the first route whose id is none, or 2^62 or more.
+void CountRoutes(const int64_t* ids, const LeafOrder& order, int64_t k, int64_t experts, int64_t* counts, int64_t* bad,
+                 CUstream_st* stream);
+// A stable counting sort: equal bits on every run.
+void SortRoutes(const int64_t* ids, const RouteChunk& chunk, const RouteTable& table, CUstream_st* stream);
+
+// out[row] = from[token of row], `bytes` a row.
+void GatherRows(const void* from, const int64_t* routes, int64_t rows, int64_t k, int64_t bytes, void* out,
+                CUstream_st* stream);
+
+struct Gate {
+  GateActivation kind;
+  float alpha, beta, limit;
+};
+
+// Arrays of a batch of rows, of one type; biases are float32 [E, ...] and may be null.
+struct ExpertRows {
+  DType dtype;
+  int64_t rows, k, h, i;
+  const int64_t *ids, *routes;  // a row's expert is ids[routes[row]]
+  void *gate_up, *a;            // [rows, 2I], [rows, I]
+  const float *gate_up_bias, *down_bias;
+};
+
+// a = act(g) * (u + beta), [g;u] = gate_up + bias.
+void GatedForward(const ExpertRows& x, const Gate& gate, CUstream_st* stream);
+
+// With da = down^T dy of each row: a; gate_up becomes [dg;du] for da * weight; dy becomes dy * weight;
+// dweights[route] = a . da + dy . down_bias.
+struct GatedGradient {
+  const void* da;
+  void* dy;
+  const float* weights;
+  float* dweights;
+};
+void GatedBackward(const ExpertRows& x, const Gate& gate, const GatedGradient& g, CUstream_st* stream);
+
+// out[token] = sum over slots in order of weight * (home[row] + bias[expert]) in float32; without
+// weights and bias the rows are added alone.
+struct FoldRows {
+  DType dtype;
+  int64_t h;
+  const void* home;
+  const int64_t *row_at, *routes, *ids;
+  const float *weights, *bias;
+  void* out;
+};
+void FoldSlots(const FoldRows& f, const RouteChunk& chunk, CUstream_st* stream);
+
+// Units of the routes of leaves [first_leaf, end_leaf): cut at leaf edges and every unit_rows rows.
+struct UnitCuts {
+  const int64_t *counts, *first;  // counts[leaf, expert], first row of each expert
+  int64_t first_leaf, end_leaf, experts, unit_rows;
+};
+// out[expert] += the sum of each unit's rows [rows, width], from zero, units in order.
+void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, int64_t width, float* out, CUstream_st* stream);
+
+}  // namespace weir::cuda

@@ -1,0 +1,150 @@
+#include <algorithm>
+
+#include "backend/cuda/cuda_stream.h"
+#include "kernels/common/token_blocks.h"
+#include "kernels/common/workspace_layout.h"
+#include "kernels/cross_entropy/cuda.h"
+#include "kernels/cross_entropy/cuda_labels.h"
+#include "kernels/cross_entropy/log_sum.h"
+#include "kernels/gemm/cuda.h"
+#include "kernels/ring_dtp/sizes.h"
+
+namespace weir {
+namespace {
+
+// Strips end at leaf edges (log-sum-exp) and at the groups that dX folds in bfloat16.
+HeadSizes CudaSizes(const Dims& x, const Dims& weight, DType dtype, const Attributes& attributes) {
+  HeadSizes s = HeadSizesOf(x, weight, attributes);
+  const int64_t unit = dtype == DType::kBFloat16 ? cuda::kSumGroup : kVocabularyLeaf;
+  s.strip = std::min(DivCeil(s.strip, unit) * unit, s.vocabulary);
+  return s;
+}
+
+struct Buffers {
+  int64_t* bad;
+  std::byte* logits;  // the live strip
+  cuda::TokenSums sums;
+  float* lse;
+  double* terms;  // of every token
+  float* dx;      // of the block, bfloat16 only
+  std::byte* gemm;
+  Buffers(const HeadSizes& s, DType dtype, WorkspaceLayout& layout)
+      : bad(layout.Take<int64_t>(1)),
+        logits(layout.Take<std::byte>(BytesOf(dtype, s.block * s.strip))),
+        sums{layout.Take<float>(s.block), layout.Take<float>(s.block), layout.Take<float>(s.block)},
+        lse(layout.Take<float>(s.block)),
+        terms(layout.Take<double>(s.tokens)),
+        dx(layout.Take<float>(dtype == DType::kBFloat16 ? s.block * s.channels : 0)),
+        gemm(layout.Take<std::byte>(cuda::GemmWorkspaceBytes(dtype))) {}
+};
+
+int64_t RingDtpWorkspace(const Node& node) {
+  WorkspaceLayout layout(nullptr);
+  const DType dtype = node.in(0)->dtype;
+  Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes), dtype, layout);
+  return layout.bytes();
+}
+
+class Head {
+ public:
+  explicit Head(KernelContext& c)
+      : c_(c),
+        queue_(CudaQueue(c)),
+        dtype_(c.inputs[0].dtype),
+        s_(CudaSizes(c.inputs[0].dims, c.inputs[1].dims, dtype_, c.attributes())),
+        layout_(c.workspace.data()),
+        b_(s_, dtype_, layout_),
+        ignore_index_(c.attributes().Int("ignore_index", -100)) {}
+
+  void Run() {
+    CheckLabelsOnDevice(c_, c_.inputs[2], s_.vocabulary, b_.bad);
+    for (int64_t row = 0; row == 0 || row < s_.tokens; row += kTokenBlockRows) {
+      row_ = row;
+      rows_ = std::min(kTokenBlockRows, s_.tokens - row);
+      for (int64_t first = 0; first < s_.vocabulary; first += s_.strip) {
+        MakeLogits(first);
+        cuda::AddLogits(Strip(first), b_.sums, queue_.stream);
+      }
+      cuda::FinishLogSum(b_.sums, Labels(), rows_, ignore_index_, b_.lse, b_.terms + row_, queue_.stream);
+      if (!Output(1) && !Output(2)) continue;
+      for (int64_t first = 0; first < s_.vocabulary; first += s_.strip) AddStripGradients(first);
+      if (Output(1) && dtype_ == DType::kBFloat16) {
+        cuda::RoundToBFloat16(b_.dx, c_.outputs[1].bytes + BytesOf(dtype_, row_ * s_.channels), rows_ * s_.channels,
+                              queue_.stream);
+      }
+    }
+    cuda::SumLoss(b_.terms, s_.tokens, c_.inputs[3].data<float>(), c_.outputs[0].data<double>(), queue_.stream);
+  }
+
+ private:
+  bool Output(size_t i) const { return i < c_.outputs.size() && c_.outputs[i]; }
+  const int64_t* Labels() const { return c_.inputs[2].data<int64_t>() + row_; }
+  int64_t Width(int64_t first) const { return std::min(s_.strip, s_.vocabulary - first); }
+  const std::byte* X() const { return c_.inputs[0].bytes + BytesOf(dtype_, row_ * s_.channels); }
+  const std::byte* Weight(int64_t column) const { return c_.inputs[1].bytes + BytesOf(dtype_, column * s_.channels); }
+  // Rows keep the strip's stride, so that a narrow last strip stays aligned.
+  cuda::LogitStrip Strip(int64_t first) const {
+    return {.logits = b_.logits, .dtype = dtype_, .rows = rows_, .first = first, .width = Width(first),
+            .stride = s_.strip, .labels = Labels()};
+  }
+
+  void MakeLogits(int64_t first) {
+    cuda::Gemm(queue_,
+               {.m = rows_, .n = Width(first), .k = s_.channels, .a = {X(), dtype_, s_.channels},
+                .b = {Weight(first), dtype_, s_.channels, true}, .c = b_.logits, .c_dtype = dtype_, .c_stride = s_.strip},
+               b_.gemm);
+  }
+
+  void AddStripGradients(int64_t first) {
+    if (!s_.whole()) MakeLogits(first);
+    cuda::LogitsGradient(Strip(first),
+                         {.lse = b_.lse, .scale = c_.inputs[3].data<float>(), .dloss = nullptr,
+                          .ignore_index = ignore_index_, .out = b_.logits},
+                         queue_.stream);
+    if (Output(1)) AddInputGradient(first);
+    if (Output(2)) AddWeightGradient(first);
+  }
+
+  // dX += dlogits W: float32 continues chains of 256 terms, bfloat16 folds groups of columns.
+  void AddInputGradient(int64_t first) {
+    const bool bf16 = dtype_ == DType::kBFloat16;
+    float* dx = bf16 ? b_.dx : c_.outputs[1].data<float>() + row_ * s_.channels;
+    const int64_t width = Width(first), group = bf16 ? cuda::kSumGroup : width;
+    for (int64_t at = 0; at < width; at += group) {
+      cuda::Gemm(queue_,
+                 {.m = rows_, .n = s_.channels, .k = std::min(group, width - at),
+                  .a = {b_.logits + BytesOf(dtype_, at), dtype_, s_.strip},
+                  .b = {Weight(first + at), dtype_, s_.channels}, .c = dx, .c_dtype = DType::kFloat32,
+                  .c_stride = s_.channels, .sum = first + at > 0 ? cuda::GemmSum::kContinue : cuda::GemmSum::kSet},
+                 b_.gemm);
+    }
+  }
+
+  void AddWeightGradient(int64_t first) {
+    const bool add = c_.has(4) || row_ > 0;
+    cuda::Gemm(queue_,
+               {.m = Width(first), .n = s_.channels, .k = rows_, .a = {b_.logits, dtype_, s_.strip, true},
+                .b = {X(), dtype_, s_.channels}, .c = c_.outputs[2].data<float>() + first * s_.channels,
+                .c_dtype = DType::kFloat32, .c_stride = s_.channels,
+                .sum = add ? cuda::GemmSum::kFold : cuda::GemmSum::kSet},
+               b_.gemm);
+  }
+
+  KernelContext& c_;
+  CudaStream& queue_;
+  const DType dtype_;
+  const HeadSizes s_;
+  WorkspaceLayout layout_;
+  const Buffers b_;
+  const int64_t ignore_index_;
+  int64_t row_ = 0, rows_ = 0;  // the token block at hand
+};
+
+}  // namespace
+
+const Kernel& RingDtpCudaKernel() {
+  static const Kernel kernel{.launch = [](KernelContext& c) { Head(c).Run(); }, .workspace_bytes = RingDtpWorkspace};
+  return kernel;
+}
+
+}  // namespace weir
