@@ -19,15 +19,21 @@ constexpr double kBFloat16Half = 1.0 / 512;  // half an ulp of bfloat16, relativ
 // Inputs that are activations, so bfloat16 in bf16 mode (docs/streaming.md). Ops not named here: every float input.
 const std::map<std::string, std::set<size_t>> kActivations = {
     {"RmsNorm", {0}}, {"Rotary", {0}},  {"RotaryGradient", {0}}, {"RotaryTable", {}}, {"Embedding", {1}}, {"GradientNorm", {}},
+    {"Linear", {0, 1}}, {"Experts", {0, 3, 4}}, {"PipelinedLlep", {0, 3, 4}}, {"CrossEntropy", {0}}, {"RingDtp", {0, 1}},
+    {"LinearWeightGradient", {0, 1}}, {"Attention", {0, 1, 2}},
     {"AdamW", {}},    {"ZeroFill", {}}, {"Accumulate", {}},      {"ClipCoefficient", {}}};
 // Ops whose cases run in bfloat16; and those whose gradients do as well.
 const std::set<std::string> kBFloat16Ops = {
     "RmsNorm", "Rotary", "Embedding", "Add", "Sub", "Mul", "Div", "Neg", "Exp", "Sqrt", "Sigmoid", "Tanh", "Relu", "Swish", "Gelu",
     "Softplus", "Clip", "Where", "Less", "Equal", "UnaryGradient", "Softmax", "LogSoftmax", "SoftmaxGradient", "ReduceSum", "ReduceMean",
     "ReduceMax", "TopK", "ArgMax", "Reshape", "Transpose", "Concat", "Split", "Slice", "Expand", "Gather", "GatherElements", "Cast",
-    "Tile", "Identity", "Min", "Max"};
+    "Tile", "Identity", "Min", "Max", "MatMul", "Gemm", "Linear", "LinearWeightGradient", "Experts", "PipelinedLlep", "CrossEntropy",
+    "RingDtp", "Attention"};
 const std::set<std::string> kBFloat16Gradients = {"RmsNorm", "Rotary",  "Embedding", "Sigmoid", "Tanh", "Swish",
-                                                  "Gelu",    "Softmax", "Neg",       "Concat",  "Split"};
+                                                  "Gelu",    "Softmax", "Neg",       "Concat",  "Split",
+                                                  "MatMul",  "Gemm",    "Linear",    "CrossEntropy", "Attention"};
+// Ops that round what they make on the way to an output: up to eight rounded values behind one element.
+const std::set<std::string> kBFloat16Inside = {"Experts", "PipelinedLlep", "RingDtp"};
 
 using Feeds = std::vector<std::pair<Value*, Array<float>>>;
 
@@ -145,7 +151,7 @@ Feeds FeedsOf(OpGraph& op, const OpCase& op_case) {
 double ShareOf(const Variant& variant, const Value& value) {
   const double single = 32 * kEps;
   if (!variant.bfloat16) return single;
-  if (variant.gradient) return single + 8 * kBFloat16Half;
+  if (variant.gradient || kBFloat16Inside.contains(value.producer->schema->name)) return single + 8 * kBFloat16Half;
   return value.dtype == DType::kBFloat16 ? single + kBFloat16Half : single;
 }
 
