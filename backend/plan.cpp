@@ -152,6 +152,8 @@ class Planner {
       members_.resize(plan_.buffers.size());
     }
     PlannedBuffer& shared = buffer(index);
+    // A buffer counts as what stays in it longest.
+    if (source != nullptr && !shared.persistent && last_use_.at(&output) > shared.last_step) shared.term = TermOf(output);
     shared.last_step = std::max(shared.last_step, last_use_.at(&output));
     shared.persistent |= is_output;
     shared.is_output |= is_output;

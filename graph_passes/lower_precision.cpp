@@ -63,7 +63,9 @@ class Lowering {
 
   bool Run() {
     for (const auto& node : graph_.nodes()) {
-      if (node->op() != "Experts" && node->op() != "PipelinedLlep") continue;
+      // Gradients too: with recomputation they have a router of their own.
+      const std::string& op = node->op();
+      if (!op.starts_with("Experts") && !op.starts_with("PipelinedLlep")) continue;
       MarkRouter(node->in(1));
       MarkRouter(node->in(2));
     }

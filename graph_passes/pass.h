@@ -13,6 +13,7 @@ namespace weir {
 struct PassContext {
   int matches = 0;
   std::vector<std::string> where;   // sources of the matches, for the log
+  bool listed = false;  // the log lists `where` and `misses`: a rewrite that a flag asked for
   std::vector<std::string> misses;  // near misses with the reason: "Softmax '/l0/softmax': mask is not causal"
   void Matched(const Node& node);
   void Missed(const Node& node, std::string reason);
@@ -29,7 +30,7 @@ class Pass {
 
 struct PassRecord {
   std::string name;
-  bool disabled = false;
+  bool disabled = false, listed = false;
   int matches = 0;
   double ms = 0;
   int64_t nodes_after = 0;
@@ -50,7 +51,9 @@ class PassManager {
   // Throws InvalidArgument when `disabled` or `print_after` names a pass that no pipeline ran; call it
   // after the pipelines.
   void CheckNames() const;
-  std::string Log() const;  // "fuse_rms_norm   9 matches   0.4 ms   212 nodes" per line
+  // "fuse_rms_norm   9 matches   0.4 ms   212 nodes" per line; under a listed pass what it replaced and
+  // what it did not, with the reason.
+  std::string Log() const;
 
  private:
   std::vector<PassRecord> records_;

@@ -37,6 +37,7 @@ bool PassManager::Run(Pass& pass, Graph& graph) {
     }
     record.ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
     record.matches = context.matches;
+    record.listed = context.listed;
     record.where = std::move(context.where);
     record.misses = std::move(context.misses);
   }
@@ -94,6 +95,9 @@ std::string PassManager::Log() const {
     }
     text += line;
     if (!record.disabled) text += runs[i] > 1 ? StrCat("  (", runs[i], " runs)\n") : "\n";
+    if (!record.listed) continue;
+    for (const std::string& where : record.where) text += StrCat("    at ", where, "\n");
+    for (const std::string& miss : record.misses) text += StrCat("    not at ", miss, "\n");
   }
   return text;
 }

@@ -30,6 +30,8 @@ struct TrainingOptions {
   int64_t leaves = 16, unit_rows = 4096;
   std::string precision = "float32";  // of compute: float32, or bfloat16 with float32 masters (CUDA)
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes
+  std::string recompute = "none";  // "layer": activations are computed again in backward (insert_recompute)
+  std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
 };
 
 // Adds loss, backward, norm and AdamW to a canonical graph (docs/canonical_graph.md, training graph).

@@ -128,6 +128,7 @@ Node& Replace(Graph& graph, const Head& head, int64_t strip) {
 }  // namespace
 
 bool StreamLmHead::Run(Graph& graph, PassContext& context) {
+  context.listed = true;
   std::vector<Node*> losses;
   for (const auto& node : graph.nodes()) {
     if (Is(*node, "CrossEntropy", "ai.weir")) losses.push_back(node.get());

@@ -3,6 +3,7 @@
 #include "graph_passes/add_loss.h"
 #include "graph_passes/add_optimizer.h"
 #include "graph_passes/build_gradient.h"
+#include "graph_passes/insert_recompute.h"
 #include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
 #include "graph_passes/stream_lm_head.h"
@@ -19,6 +20,17 @@ void SetUnits(Graph& graph, const TrainingOptions& options) {
   }
 }
 
+// Before every pass that streams an op: the clones are then streamed as well.
+void Recompute(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  WEIR_CHECK(options.recompute == "none" || options.recompute == "layer", ErrorCode::kInvalidArgument, "--recompute=",
+             options.recompute, " is unknown; use none or layer");
+  WEIR_CHECK(options.recompute == "layer" || options.keep == "none", ErrorCode::kInvalidArgument, "--keep=", options.keep,
+             " says what --recompute layer keeps; add --recompute layer");
+  if (options.recompute == "none") return;
+  InsertRecompute pass(options.keep);
+  passes.Run(pass, graph);
+}
+
 }  // namespace
 
 void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
@@ -27,6 +39,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   BuildGradient gradient;
   passes.Run(gradient, graph);
   SetUnits(graph, options);
+  Recompute(graph, options, passes);
   WEIR_CHECK(options.strip >= 0, ErrorCode::kInvalidArgument, "--strip=", options.strip, " must be positive, or 0 for off");
   if (options.strip > 0) {
     StreamLmHead head(options.strip);
