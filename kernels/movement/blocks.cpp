@@ -1,5 +1,7 @@
 #include "kernels/movement/blocks.h"
 
+#include <algorithm>
+
 #include "kernels/common/index_map.h"
 #include "kernels/movement/slice_axes.h"
 
@@ -54,6 +56,22 @@ StridedBlock TileBlock(const Dims& small, const Dims& tiled, bool sum) {
     at_tiled.insert(at_tiled.end(), {small[i] * tiled_strides[i], tiled_strides[i]});
   }
   return sum ? StridedBlock{dims, at_small, at_tiled} : StridedBlock{dims, at_tiled, at_small};
+}
+
+PadBlock PadBlockOf(const Dims& x, const Dims& y, const std::vector<int64_t>& pads,
+                    const std::optional<std::vector<int64_t>>& axes) {
+  Dims before(x.size(), 0);
+  const size_t amounts = pads.size() / 2;
+  const std::vector<int64_t> listed = axes ? NormalizeAxes(*axes, Rank(x)) : std::vector<int64_t>{};
+  for (size_t k = 0; k < amounts; ++k) before[axes ? static_cast<size_t>(listed[k]) : k] = pads[k];
+  PadBlock pad{.block = {{}, Strides(y), Strides(x)}};
+  for (size_t i = 0; i < x.size(); ++i) {
+    const int64_t first = std::max<int64_t>(0, -before[i]), last = std::min(x[i], y[i] - before[i]);
+    pad.block.dims.push_back(std::max<int64_t>(0, last - first));
+    pad.from_offset += first * pad.block.from_strides[i];
+    pad.to_offset += (first + before[i]) * pad.block.to_strides[i];
+  }
+  return pad;
 }
 
 }  // namespace weir

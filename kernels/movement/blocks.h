@@ -1,5 +1,6 @@
 // What the movement ops copy, as strided blocks: kernels of every device run these.
 #pragma once
+#include <optional>
 #include <vector>
 
 #include "kernels/common/strided.h"
@@ -31,5 +32,13 @@ Dims RepeatedStrides(const Dims& small, const Dims& large);
 // Every axis of the tiled dims as (repeat, position): the strides of the small tensor are 0 on repeats. `sum`: to the
 // small tensor.
 StridedBlock TileBlock(const Dims& small, const Dims& tiled, bool sum);
+
+// The elements of x that a Pad keeps: `pads` as in ONNX (all amounts before, then all after), negative ones crop.
+struct PadBlock {
+  StridedBlock block;
+  int64_t to_offset = 0, from_offset = 0;
+};
+PadBlock PadBlockOf(const Dims& x, const Dims& y, const std::vector<int64_t>& pads,
+                    const std::optional<std::vector<int64_t>>& axes);
 
 }  // namespace weir

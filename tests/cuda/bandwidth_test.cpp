@@ -80,7 +80,9 @@ double BytesPerSecond(const char* text) {
   for (const Value* value : node.inputs) bytes += static_cast<double>(inputs.emplace_back(tensor(value)).size_bytes());
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     const auto& aliases = node.schema->aliases;
-    const auto alias = std::find_if(aliases.begin(), aliases.end(), [&](const auto& a) { return a.first == static_cast<int>(i); });
+    const auto alias = std::find_if(aliases.begin(), aliases.end(), [&](const auto& a) {
+      return a.first == static_cast<int>(i) && static_cast<size_t>(a.second) < inputs.size();
+    });
     outputs.push_back(alias == aliases.end() ? tensor(node.outputs[i]) : inputs[static_cast<size_t>(alias->second)]);
     bytes += static_cast<double>(outputs.back().size_bytes());
   }

@@ -14,7 +14,7 @@ namespace weir {
 namespace {
 
 constexpr double kEps = 1.1920929e-7;        // float32
-constexpr double kBFloat16Half = 1.0 / 512;  // half an ulp of bfloat16, relative
+constexpr double kBFloat16Half = 1.0 / 256;  // half an ulp of bfloat16, relative
 
 // Inputs that are activations, so bfloat16 in bf16 mode (docs/streaming.md). Ops not named here: every float input.
 const std::map<std::string, std::set<size_t>> kActivations = {
