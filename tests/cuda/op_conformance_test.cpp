@@ -32,7 +32,7 @@ const std::set<std::string> kBFloat16Ops = {
 const std::set<std::string> kBFloat16Gradients = {"RmsNorm", "Rotary",  "Embedding", "Sigmoid", "Tanh", "Swish",
                                                   "Gelu",    "Softmax", "Neg",       "Concat",  "Split",
                                                   "MatMul",  "Gemm",    "Linear",    "CrossEntropy", "Attention"};
-// Ops that round what they make on the way to an output: up to eight rounded values behind one element.
+// Ops that round what they make on the way to an output: up to four rounded values behind one element.
 const std::set<std::string> kBFloat16Inside = {"Experts", "PipelinedLlep", "RingDtp"};
 
 using Feeds = std::vector<std::pair<Value*, Array<float>>>;
@@ -147,11 +147,11 @@ Feeds FeedsOf(OpGraph& op, const OpCase& op_case) {
 }
 
 // Rounding errors of float32 add in quadrature over the <= 1000 terms behind one element: 32 eps. bfloat16 rounds each
-// value once; behind a gradient stand up to four rounded ones, and two terms of one sign.
+// value once; behind a gradient stand up to four rounded ones.
 double ShareOf(const Variant& variant, const Value& value) {
   const double single = 32 * kEps;
   if (!variant.bfloat16) return single;
-  if (variant.gradient || kBFloat16Inside.contains(value.producer->schema->name)) return single + 8 * kBFloat16Half;
+  if (variant.gradient || kBFloat16Inside.contains(value.producer->schema->name)) return single + 4 * kBFloat16Half;
   return value.dtype == DType::kBFloat16 ? single + kBFloat16Half : single;
 }
 
