@@ -85,4 +85,10 @@ struct UnitCuts {
 // out[expert] += the sum of each unit's rows [rows, width], from zero, units in order.
 void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, int64_t width, float* out, CUstream_st* stream);
 
+// dw[expert] += dy^T x of each unit's rows (dy [rows, outputs], x [rows, inputs], bfloat16): from zero in
+// float32 on tensor cores, units in order. Widths must be multiples of 8.
+bool CanSumUnits(const void* dy, int64_t outputs, const void* x, int64_t inputs, const float* dw);
+void SumUnits(const UnitCuts& cuts, const void* dy, int64_t outputs, const void* x, int64_t inputs, float* dw,
+              CUstream_st* stream);
+
 }  // namespace weir::cuda

@@ -168,31 +168,37 @@ void CudaExperts::Backward() {
   }
 }
 
-void CudaExperts::AddUnit(const std::byte* dy, int64_t outputs, const std::byte* x, int64_t inputs, int64_t row,
-                          int64_t rows, float* dw) {
-  cuda::Gemm(queue_,
-             {.m = outputs, .n = inputs, .k = rows, .a = {dy + At(row * outputs), dtype_, outputs, true},
-              .b = {x + At(row * inputs), dtype_, inputs}, .c = dw, .c_dtype = DType::kFloat32, .c_stride = inputs,
-              .sum = cuda::GemmSum::kFold},
-             b_.gemm);
+cuda::UnitCuts CudaExperts::CutsOf(const Chunk& chunk) const {
+  return {b_.counts, b_.table.first, chunk.first_leaf, chunk.end_leaf, s_.e, s_.unit_rows};
 }
 
-void CudaExperts::SumWeightGradients(const Chunk& chunk) {
-  float *gate_up = Gradient(2), *down = Gradient(3);
+void CudaExperts::AddUnits(const Chunk& chunk, const std::byte* dy, int64_t outputs, const std::byte* x, int64_t inputs,
+                           float* dw) {
+  if (dw == nullptr) return;
+  if (dtype_ == DType::kBFloat16 && cuda::CanSumUnits(dy, outputs, x, inputs, dw)) {
+    return cuda::SumUnits(CutsOf(chunk), dy, outputs, x, inputs, dw, queue_.stream);
+  }
   for (int64_t e = 0; e < s_.e; ++e) {
     int64_t row = first_[static_cast<size_t>(e)];
     for (int64_t leaf = chunk.first_leaf; leaf < chunk.end_leaf; ++leaf) {
       const int64_t end = row + counts_[static_cast<size_t>(leaf * s_.e + e)];
       for (int64_t rows; row < end; row += rows) {
         rows = std::min(s_.unit_rows, end - row);
-        if (gate_up != nullptr) AddUnit(b_.gate_up, 2 * s_.i, b_.x, s_.h, row, rows, gate_up + e * 2 * s_.i * s_.h);
-        if (down != nullptr) AddUnit(b_.dy, s_.h, b_.a, s_.i, row, rows, down + e * s_.h * s_.i);
+        cuda::Gemm(queue_,
+                   {.m = outputs, .n = inputs, .k = rows, .a = {dy + At(row * outputs), dtype_, outputs, true},
+                    .b = {x + At(row * inputs), dtype_, inputs}, .c = dw + e * outputs * inputs,
+                    .c_dtype = DType::kFloat32, .c_stride = inputs, .sum = cuda::GemmSum::kFold},
+                   b_.gemm);
       }
     }
   }
-  const cuda::UnitCuts cuts{b_.counts, b_.table.first, chunk.first_leaf, chunk.end_leaf, s_.e, s_.unit_rows};
-  if (Gradient(4) != nullptr) cuda::SumBias(cuts, b_.gate_up, dtype_, 2 * s_.i, Gradient(4), queue_.stream);
-  if (Gradient(5) != nullptr) cuda::SumBias(cuts, b_.dy, dtype_, s_.h, Gradient(5), queue_.stream);
+}
+
+void CudaExperts::SumWeightGradients(const Chunk& chunk) {
+  AddUnits(chunk, b_.gate_up, 2 * s_.i, b_.x, s_.h, Gradient(2));
+  AddUnits(chunk, b_.dy, s_.h, b_.a, s_.i, Gradient(3));
+  if (Gradient(4) != nullptr) cuda::SumBias(CutsOf(chunk), b_.gate_up, dtype_, 2 * s_.i, Gradient(4), queue_.stream);
+  if (Gradient(5) != nullptr) cuda::SumBias(CutsOf(chunk), b_.dy, dtype_, s_.h, Gradient(5), queue_.stream);
 }
 
 }  // namespace weir

@@ -59,8 +59,9 @@ class CudaExperts {
   void Gather(const Chunk& chunk, const Tensor& from, std::byte* to);
   void ClearFreshGradients();
   void SumWeightGradients(const Chunk& chunk);
-  // One expert's unit: dW (+)= dy^T x.
-  void AddUnit(const std::byte* dy, int64_t outputs, const std::byte* x, int64_t inputs, int64_t row, int64_t rows, float* dw);
+  // dW [E, outputs, inputs] += dy^T x of every unit of the chunk.
+  void AddUnits(const Chunk& chunk, const std::byte* dy, int64_t outputs, const std::byte* x, int64_t inputs, float* dw);
+  cuda::UnitCuts CutsOf(const Chunk& chunk) const;
   void Fold(const Chunk& chunk, const float* weights, const float* bias, const Tensor& out);
   const float* Floats(size_t input) const { return c_.has(input) ? c_.inputs[input].data<float>() : nullptr; }
   float* Gradient(size_t output) const;

@@ -123,8 +123,7 @@ void Gemm(CudaStream& queue, const GemmCall& call, void* workspace) {
   cublasStatus_t status = algorithm == nullptr ? CUBLAS_STATUS_NOT_SUPPORTED : Run(queue, call, *algorithm, workspace);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
     cublasLtMatmulAlgo_t exact;
-    WEIR_CHECK(FindAlgorithm(queue, call, exact), ErrorCode::kDeviceError, "cuBLASLt has no algorithm for a ", call.m, "x",
-               call.n, "x", call.k, " product of bfloat16 matrices without splitting k");
+    if (!FindAlgorithm(queue, call, exact)) return SimtGemm(call, queue.stream);
     status = Run(queue, call, exact, workspace);
   }
   CheckBlas(status, "GEMM");
