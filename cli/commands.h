@@ -3,7 +3,8 @@
 namespace weir {
 
 // Each command gets the arguments after its own name (argv[0] is the command) and returns an exit code.
-// User errors are thrown (Error, UsageError) and printed once by main.
+// User errors are thrown (Error, UsageError) and printed once by main: UsageError, and an InvalidArgument whose message
+// starts with a flag, exit with 2 (wrong use); others with 1, 3 when over a budget.
 int ImportCommand(int argc, const char* const* argv);
 int RewriteCommand(int argc, const char* const* argv);
 int PlanCommand(int argc, const char* const* argv);

@@ -28,6 +28,7 @@ int ExportCommand(int argc, const char* const* argv) {
   if (values.count("names") != 0) inputs.push_back(values["names"].as<std::string>());
   CheckOutput(target, inputs);
   const auto graph = LoadCanonical(model, values, passes);
+  passes.CheckNames();
   const Safetensors weights = ReadSafetensors(values["weights"].as<std::string>());
   ExportModel(*graph, model, weights.tensors, target);
   std::cout << "wrote " << target << "\n";

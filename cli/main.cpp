@@ -33,25 +33,39 @@ void PrintHelp(std::ostream& out) {
   out << "\n`weir <command> --help` lists its flags.\n";
 }
 
+// Results go to standard output: one that cannot take them is a failure.
+int Finish(int code) {
+  std::cout << std::flush;
+  if (std::cout.good()) return code;
+  std::cerr << "weir: cannot write to standard output; is the disk full?\n";
+  return code == kExitOk ? kExitFailed : code;
+}
+
+// A value that no run accepts is wrong use: such messages start with its flag, "--strip=-1 must be ...".
+bool BlamesAFlag(const Error& error) {
+  return error.code() == ErrorCode::kInvalidArgument && error.message().starts_with("--");
+}
+
 int Main(int argc, const char* const* argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") {
     PrintHelp(std::cout);
-    return argc > 1 ? kExitOk : kExitWrongUse;
+    return Finish(argc > 1 ? kExitOk : kExitWrongUse);
   }
   if (name == "--version") {
     std::cout << "weir " WEIR_VERSION "\n";
-    return kExitOk;
+    return Finish(kExitOk);
   }
   for (const Command& command : kCommands) {
     if (name != command.name) continue;
     try {
-      return command.run(argc - 1, argv + 1);
+      return Finish(command.run(argc - 1, argv + 1));
     } catch (const UsageError& error) {
       std::cerr << "weir " << name << ": " << error.what() << "\nsee `weir " << name << " --help`\n";
       return kExitWrongUse;
     } catch (const Error& error) {
       std::cerr << "weir " << name << ": " << error.what() << "\n";
+      if (BlamesAFlag(error)) return kExitWrongUse;
       return error.code() == ErrorCode::kBudgetExceeded ? kExitOverBudget : kExitFailed;
     } catch (const std::exception& error) {
       std::cerr << "weir " << name << ": " << error.what() << "\n";

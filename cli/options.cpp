@@ -6,6 +6,7 @@
 #include <iostream>
 #include <sstream>
 
+#include "cli/config_file.h"
 #include "graph/error.h"
 
 namespace weir {
@@ -40,6 +41,29 @@ std::string ValueText(const boost::any& value) {
   return text.str();
 }
 
+// What a config file says, as if its lines were flags.
+po::parsed_options ParseConfig(const std::string& path, const po::options_description& all) {
+  std::ifstream file(path);
+  if (!file || !std::filesystem::is_regular_file(path)) throw UsageError("cannot read config file '" + path + "'");
+  po::parsed_options parsed(&all);
+  for (const auto& [key, value] : ReadConfig(file, path)) {
+    if (all.find_nothrow(key, false) == nullptr) throw po::unknown_option(key);
+    parsed.options.emplace_back(key, std::vector<std::string>{value});
+  }
+  return parsed;
+}
+
+// Conversions to unsigned numbers wrap negative ones around.
+void RefuseNegatives(const po::parsed_options& parsed, const po::options_description& all) {
+  for (const auto& option : parsed.options) {
+    const auto* known = all.find_nothrow(option.string_key, false);
+    if (known == nullptr || dynamic_cast<const po::typed_value<uint64_t>*>(known->semantic().get()) == nullptr) continue;
+    for (const std::string& value : option.value) {
+      if (value.find('-') != value.npos) throw UsageError("--" + option.string_key + "=" + value + " must not be negative");
+    }
+  }
+}
+
 }  // namespace
 
 bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
@@ -56,6 +80,7 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
                             .positional(places)
                             .style(po::command_line_style::unix_style & ~po::command_line_style::allow_guessing)
                             .run();
+    RefuseNegatives(parsed, all);
     po::store(parsed, values);
     if (values.count("help") != 0) {
       std::cout << "usage: " << usage << "\n";
@@ -63,10 +88,9 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
       return false;
     }
     if (values.count("config") != 0) {
-      const std::string path = values["config"].as<std::string>();
-      std::ifstream file(path);
-      if (!file || !std::filesystem::is_regular_file(path)) throw UsageError("cannot read config file '" + path + "'");
-      po::store(po::parse_config_file(file, all), values);
+      const auto config = ParseConfig(values["config"].as<std::string>(), all);
+      RefuseNegatives(config, all);
+      po::store(config, values);
     }
     po::notify(values);
   } catch (const po::unknown_option& error) {
@@ -91,9 +115,9 @@ std::string ResolvedConfig(const std::vector<po::options_description>& groups, c
       if (name == "config" || values.count(name) == 0) continue;
       const boost::any& value = values[name].value();
       if (const auto* list = boost::any_cast<std::vector<std::string>>(&value)) {
-        for (const std::string& item : *list) out << name << " = " << item << "\n";
+        for (const std::string& item : *list) out << name << " = " << ConfigValue(item) << "\n";
       } else {
-        out << name << " = " << ValueText(value) << "\n";
+        out << name << " = " << ConfigValue(ValueText(value)) << "\n";
       }
     }
   }

@@ -27,11 +27,13 @@ int PlanCommand(int argc, const char* const* argv) {
                     {main, GraphOptions(training), ModelOptions()}, {"model"}, values)) {
     return kExitOk;
   }
-  const int64_t budget = values.count("device-memory") != 0 ? ParseBytes(values["device-memory"].as<std::string>()) : -1;
+  if (micro_batch < 1 || sequence < 1) throw UsageError("--micro-batch and --sequence must be positive");
+  const int64_t budget = values.count("device-memory") != 0 ? ParseBytes(values["device-memory"].as<std::string>(), "--device-memory") : -1;
   const DeviceKind device = ParseDevice(values["device"].as<std::string>());
   PassManager passes;
   const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
   BuildTrainingGraph(*graph, training, passes);
+  passes.CheckNames();
   SpecializeShapes(*graph, micro_batch, sequence);
   const Plan plan = MakePlan(*graph, device);
   std::cout << (values["json"].as<bool>() ? PlanJson(plan) + "\n" : PlanTable(plan));

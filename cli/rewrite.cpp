@@ -46,6 +46,9 @@ int RewriteCommand(int argc, const char* const* argv) {
     return kExitOk;
   }
   if (values.count("batch") != values.count("sequence")) throw UsageError("--batch and --sequence bind the launch together: give both");
+  for (const char* launch : {"batch", "sequence"}) {
+    if (values.count(launch) != 0 && values[launch].as<int64_t>() < 1) throw UsageError(StrCat("--", launch, " must be positive"));
+  }
   const std::filesystem::path out = values["out"].as<std::string>();
   if (out.extension() != ".onnx" && out.extension() != ".txt") throw UsageError("--out '" + out.string() + "' must end in .onnx or .txt");
   std::vector<std::filesystem::path> inputs = {values["model"].as<std::string>()};

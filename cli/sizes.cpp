@@ -18,7 +18,7 @@ constexpr Unit kUnits[] = {{"", 1},    {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0
 
 }  // namespace
 
-int64_t ParseBytes(const std::string& text) {
+int64_t ParseBytes(const std::string& text, const std::string& flag) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   std::string unit(end, text.data() + text.size());
@@ -27,7 +27,7 @@ int64_t ParseBytes(const std::string& text) {
     const double bytes = number * known.bytes;
     if (error == std::errc() && unit == known.name && number >= 0 && bytes < 0x1p62) return std::llround(bytes);
   }
-  throw Error(ErrorCode::kInvalidArgument, StrCat("'", text, "' is not a size; write it like 80GiB, 512MiB, 1.5GB or 4096"));
+  throw Error(ErrorCode::kInvalidArgument, StrCat(flag, flag.empty() ? "" : "=", "'", text, "' is not a size; write it like 80GiB, 512MiB, 1.5GB or 4096"));
 }
 
 std::string FormatBytes(int64_t bytes) {

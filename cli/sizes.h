@@ -5,8 +5,8 @@
 namespace weir {
 
 // "80GiB", "1.5 GB", "512MiB", "4096": bytes. KiB, MiB, GiB, TiB are powers of 1024; KB, MB, GB, TB of 1000.
-// Throws InvalidArgument naming the text and the accepted units.
-int64_t ParseBytes(const std::string& text);
+// Throws InvalidArgument naming the flag (when given), the text and the accepted units.
+int64_t ParseBytes(const std::string& text, const std::string& flag = "");
 
 // "13.4 MiB": three or more significant digits, binary units.
 std::string FormatBytes(int64_t bytes);

@@ -131,6 +131,7 @@ void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   };
   need(run.threads >= 0 && run.threads <= kMostThreads, "--threads must be 0.." + std::to_string(kMostThreads));
   need(o.steps > 0, "--steps must be positive");
+  need(run.log_every > 0, "--log-every must be positive");
   need(o.sequence > 0 && o.sequence < kMostTokens, "--sequence must be 1..2^40");
   need(o.micro_batch > 0 && o.micro_batch < kMostTokens, "--micro-batch must be 1..2^40");
   need(o.grad_accumulation > 0 && o.grad_accumulation < (int64_t{1} << 24), "--grad-accumulation must be 1..2^24");
@@ -167,6 +168,7 @@ int TrainCommand(int argc, const char* const* argv) {
   const auto graph = LoadCanonical(run.model, values, passes);
   const DataLoader data = OpenData(data_flags, options, run.seed, VocabularyOf(*graph));
   Trainer trainer(*graph, options, data, passes);
+  passes.CheckNames();
   const fs::path folder = run.output;
   PrepareFolder(folder);
   WriteText(folder / "config.ini", ResolvedConfig(groups, values));

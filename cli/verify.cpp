@@ -36,6 +36,7 @@ int VerifyCommand(int argc, const char* const* argv) {
   const DeviceKind device = ChosenDevice(values["device"].as<std::string>());
   PassManager passes;
   const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
+  passes.CheckNames();
   std::vector<Comparison> all;
   if (values.count("reference") != 0) {
     const Safetensors file = ReadSafetensors(values["reference"].as<std::string>());

@@ -96,9 +96,12 @@ Node* Graph::AddNode(const OpSchema& schema, std::vector<Value*> node_inputs,
   return raw;
 }
 
+// From the back: dead nodes go in reverse order, so theirs are the last uses.
 static void EraseUse(Value* value, Node* node, int index) {
-  std::erase_if(value->uses,
-                [&](const Use& use) { return use.node == node && use.index == index; });
+  const auto it = std::find_if(value->uses.rbegin(), value->uses.rend(), [&](const Use& use) {
+    return use.node == node && use.index == index;
+  });
+  if (it != value->uses.rend()) value->uses.erase(std::next(it).base());
 }
 
 void Graph::RemoveNode(Node* node) {

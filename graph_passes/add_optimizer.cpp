@@ -45,8 +45,7 @@ bool AddOptimizer::Decays(const Value& parameter) const {
 
 bool AddOptimizer::Run(Graph& graph, PassContext& context) {
   WEIR_CHECK(options_.decay == "matrices" || options_.decay == "dims" || options_.decay == "all",
-             ErrorCode::kInvalidArgument, "unknown decay rule '", options_.decay,
-             "'; known: matrices, dims, all");
+             ErrorCode::kInvalidArgument, "--decay=", options_.decay, " is unknown; expected matrices, dims or all");
   const auto parameters = graph.ValuesWithRole(Role::kParameter);
   WEIR_CHECK(!parameters.empty(), ErrorCode::kInvalidModel, "the model has no trained parameter; --freeze may hold them all");
   std::vector<Value*> gradients;

@@ -60,7 +60,7 @@ void PassManager::CheckNames() const {
       if (names == &print_after && name == "all") continue;
       const std::string nearest = NearestName(name, known);
       WEIR_CHECK(std::find(known.begin(), known.end(), name) != known.end(), ErrorCode::kInvalidArgument,
-                 "no pass is named '", name, "'", nearest.empty() ? "" : "; did you mean " + nearest,
+                 names == &disabled ? "--disable-pass=" : "--print-after=", name, " names no pass", nearest.empty() ? "" : "; did you mean " + nearest,
                  "; passes that ran:", list);
     }
   }

@@ -56,11 +56,10 @@ StepRecord Trainer::Step() {
   }
   record.loss = result.loss;
   record.grad_norm = result.grad_norm;
-  const int64_t tokens = options_.grad_accumulation * options_.micro_batch * options_.sequence;
-  record.tokens = tokens_ += tokens;
+  record.tokens = tokens_ += result.valid_labels;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   record.step_ms = elapsed.count() * 1e3;
-  record.tokens_per_s = static_cast<double>(tokens) / elapsed.count();
+  record.tokens_per_s = static_cast<double>(result.valid_labels) / elapsed.count();
   return record;
 }
 

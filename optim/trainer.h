@@ -32,7 +32,8 @@ struct TrainerOptions {
 struct StepRecord {
   int64_t step = 0;  // from 1
   double loss = 0, grad_norm = 0, learning_rate = 0, tokens_per_s = 0, step_ms = 0;
-  int64_t tokens = 0;  // seen since the start, this step included
+  // Trained on since the start, this step included: positions with a label. The last position of a document has none.
+  int64_t tokens = 0;
   bool skipped = false;
 };
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "graph/text.h"
@@ -139,6 +141,24 @@ TEST(VerifyGraph, FindsEveryBrokenInvariant) {
     ExpectBroken(*graph, "not owned");
     graph->SetInput(Maker(*graph, "a"), 0, graph->FindValue("x"));
   }
+  {
+    const auto graph = Chain();
+    graph->FindValue("x")->uses.push_back(graph->FindValue("x")->uses[0]);
+    ExpectBroken(*graph, "'x' knows one use twice");
+  }
+}
+
+// 200,000 nodes on one value: quadratic work would take minutes.
+TEST(VerifyGraph, TakesTimeLinearInTheUsesOfOneValue) {
+  Graph graph;
+  Value* x = graph.AddInput("x", DType::kFloat32, {2});
+  for (int i = 0; i < 200000; ++i) graph.AddNode(GetOp("Neg"), {x}, {graph.AddValue("y" + std::to_string(i))});
+  graph.outputs = {graph.FindValue("y0")};
+  const auto start = std::chrono::steady_clock::now();
+  VerifyGraph(graph);
+  EXPECT_EQ(graph.RemoveDeadNodes(), 199999);
+  VerifyGraph(graph);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
 TEST(Schema, UnknownOpsNameTheNearest) {
