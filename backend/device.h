@@ -30,6 +30,10 @@ class Device {
   virtual void Synchronize() = 0;
   // After a launch: throws DeviceError when it was refused.
   virtual void CheckLaunch() {}
+  // Mark(k) notes when the work before it is done; MarkSeconds(k), after Synchronize, says when that was, from an
+  // arbitrary start.
+  virtual void Mark(size_t index) = 0;
+  virtual double MarkSeconds(size_t index) const = 0;
   virtual Stream* stream() { return nullptr; }
 };
 

@@ -90,15 +90,20 @@ struct Executor::Impl {
     }
   }
 
-  void RunStep(size_t s) const {
+  void RunStep(size_t s) {
     const Launch& launch = launches[s];
     KernelContext context{.node = *launch.node, .inputs = launch.inputs, .outputs = launch.outputs,
                           .workspace = launch.workspace, .stream = device->stream(),
                           .communicator = launch.communicator};
     if (launch.communicator != nullptr) launch.communicator->ThrowIfAborted();
     try {
+      if (tracing) device->Mark(2 * traced.size());
       launch.kernel->launch(context);
       device->CheckLaunch();
+      if (tracing) {
+        device->Mark(2 * traced.size() + 1);
+        traced.push_back(launch.node);
+      }
     } catch (Error& error) {
       error.AddContext(StrCat("running ", launch.node->op(), launch.node->source.empty() ? "" : " for ",
                               launch.node->source));
@@ -111,6 +116,8 @@ struct Executor::Impl {
   const std::shared_ptr<Device> device;
   const Arena arena;
   std::vector<Launch> launches;
+  bool tracing = false;
+  std::vector<const Node*> traced;
 };
 
 Executor::Executor(const Plan& plan, const ExecutorOptions& options)
@@ -142,6 +149,21 @@ void Executor::Read(const Value& value, void* host, int64_t bytes) const {
 }
 
 void Executor::Synchronize() const { impl_->device->Synchronize(); }
+
+void Executor::StartTrace() {
+  impl_->traced.clear();
+  impl_->tracing = true;
+}
+
+std::vector<TraceSpan> Executor::StopTrace() {
+  impl_->tracing = false;
+  impl_->device->Synchronize();
+  std::vector<TraceSpan> spans;
+  for (size_t i = 0; i < impl_->traced.size(); ++i) {
+    spans.push_back({impl_->traced[i], impl_->device->MarkSeconds(2 * i), impl_->device->MarkSeconds(2 * i + 1)});
+  }
+  return spans;
+}
 
 void Executor::Run(Phase phase) {
   for (size_t s = 0; s < impl_->launches.size(); ++s) {

@@ -8,6 +8,7 @@
 
 #include "backend/device.h"
 #include "backend/kernel.h"
+#include "backend/trace.h"
 
 namespace weir {
 
@@ -76,6 +77,10 @@ class Executor {
   void Write(const Value& value, const void* host, int64_t bytes);
   void Read(const Value& value, void* host, int64_t bytes) const;
   void Synchronize() const;
+
+  // What runs between the two, launch by launch; marks cost a few microseconds each.
+  void StartTrace();
+  std::vector<TraceSpan> StopTrace();
 
  private:
   struct Impl;

@@ -28,7 +28,7 @@ struct DataFlags {
 
 struct RunFlags {
   std::string model, output, non_finite, init, device;
-  int64_t log_every = 10;
+  int64_t log_every = 10, trace_step = 0;
   uint64_t seed = 0;
   int threads = 0;
 };
@@ -46,6 +46,7 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
       ("device", text(run.device = "cpu"), "where the step runs: cpu or cuda")
       ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads; 0 = all cores of this process; results do not depend on it")
       ("log-every", integer(run.log_every), "steps between progress lines")
+      ("trace-step", integer(run.trace_step), "step whose launches are timed: RUN/trace.json for Perfetto, RUN/trace.txt by op; 0 = none")
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
       ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
       ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
@@ -146,6 +147,19 @@ void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   if (!wrong.empty()) throw UsageError(wrong);
 }
 
+// The trainer's next step; its launches timed when it is the one to trace.
+StepRecord StepOrTrace(Trainer& trainer, int64_t trace_step, const fs::path& folder) {
+  const bool traced = trace_step > 0 && trainer.State({}).step + 1 == trace_step;
+  if (traced) trainer.session().StartTrace();
+  const StepRecord record = trainer.Step();
+  if (traced) {
+    const auto spans = trainer.session().StopTrace();
+    WriteText(folder / "trace.json", TraceJson(spans));
+    WriteText(folder / "trace.txt", TraceTable(spans));
+  }
+  return record;
+}
+
 }  // namespace
 
 int TrainCommand(int argc, const char* const* argv) {
@@ -189,7 +203,7 @@ int TrainCommand(int argc, const char* const* argv) {
   StopOnSignals();
   try {
     while (!trainer.Done() && stop_signal == 0) {
-      records.push_back(trainer.Step());
+      records.push_back(StepOrTrace(trainer, run.trace_step, folder));
       metrics.Write(records.back());
       progress.Show(records.back());
     }

@@ -51,6 +51,10 @@ class TrainingSession {
   void SetGradient(const Value& parameter, std::span<const float> values);
   void SetMoment(const Value& parameter, const char* which, std::span<const float> values);
 
+  // Launch by launch, what runs between the two.
+  void StartTrace() { executor_->StartTrace(); }
+  std::vector<TraceSpan> StopTrace() { return executor_->StopTrace(); }
+
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return *graph_; }
   int64_t batch() const { return batch_; }

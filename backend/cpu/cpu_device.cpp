@@ -1,7 +1,9 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <vector>
 
 #include "backend/device.h"
 #include "graph/error.h"
@@ -26,12 +28,21 @@ class CpuDevice final : public Device {
   void Download(void* host, const std::byte* from, int64_t bytes) override { Copy(host, from, bytes); }
   void Fill(std::byte* to, int byte, int64_t bytes) override { std::memset(to, byte, static_cast<size_t>(bytes)); }
   void Synchronize() override {}
+  void Mark(size_t index) override {
+    if (marks_.size() <= index) marks_.resize(index + 1);
+    marks_[index] = std::chrono::steady_clock::now();
+  }
+  double MarkSeconds(size_t index) const override {
+    return std::chrono::duration<double>(marks_[index] - marks_[0]).count();
+  }
 
  private:
   static size_t Size(int64_t bytes) { return static_cast<size_t>(std::max<int64_t>(bytes, 1)); }
   static void Copy(void* to, const void* from, int64_t bytes) {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
+
+  std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 }  // namespace

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <vector>
 
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
@@ -29,6 +30,10 @@ class CudaDevice final : public Device {
                count, "; check the driver and CUDA_VISIBLE_DEVICES, or use --device cpu");
     CheckCuda(cudaSetDevice(ordinal), "choosing the GPU");
     queue_ = std::make_unique<CudaStream>();
+  }
+
+  ~CudaDevice() override {
+    for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
   }
 
   DeviceKind kind() const override { return DeviceKind::kCuda; }
@@ -62,11 +67,24 @@ class CudaDevice final : public Device {
     CheckCuda(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), queue_->stream), "filling device memory");
   }
   void Synchronize() override { CheckCuda(cudaStreamSynchronize(queue_->stream), "waiting for the GPU"); }
+  void Mark(size_t index) override {
+    while (marks_.size() <= index) {
+      marks_.push_back(nullptr);
+      CheckCuda(cudaEventCreate(&marks_.back()), "creating an event");
+    }
+    CheckCuda(cudaEventRecord(marks_[index], queue_->stream), "recording an event");
+  }
+  double MarkSeconds(size_t index) const override {
+    float milliseconds = 0;
+    CheckCuda(cudaEventElapsedTime(&milliseconds, marks_[0], marks_[index]), "reading an event");
+    return static_cast<double>(milliseconds) * 1e-3;
+  }
   void CheckLaunch() override { CheckCuda(cudaGetLastError(), "launching"); }
   Stream* stream() override { return queue_.get(); }
 
  private:
   std::unique_ptr<CudaStream> queue_;
+  std::vector<cudaEvent_t> marks_;
 };
 
 }  // namespace
