@@ -2,51 +2,57 @@
 // Inside a block 32 interleaved chains (row i goes to chain i % 32) are folded in order.
 #pragma once
 #include "kernels/device/launch.cuh"
+#include "kernels/device/numbers.cuh"
 
 namespace weir::cuda {
 
 inline constexpr int64_t kColumnBlockRows = 4096;
-inline constexpr int kColumnChains = 32, kColumnWidth = 32;
+inline constexpr int kColumnChains = 32, kChainsPerBlock = 8;
 
 inline int64_t ColumnBlocks(int64_t rows) { return (rows + kColumnBlockRows - 1) / kColumnBlockRows; }
-inline int64_t ColumnSumsFloats(int64_t rows, int64_t columns) { return ColumnBlocks(rows) * columns; }
+// Floats of `chains` below.
+inline int64_t ColumnSumsFloats(int64_t rows, int64_t columns) { return ColumnBlocks(rows) * kColumnChains * columns; }
 
-// partial[block, column]; value.Add(sum, row, column) returns the sum with one more term.
-template <class Value>
-__global__ void ColumnBlockKernel(Value value, int64_t rows, int64_t columns, float* partial) {
-  __shared__ float chains[kColumnChains][kColumnWidth];
-  const int64_t column = static_cast<int64_t>(blockIdx.x) * kColumnWidth + threadIdx.x;
-  const int64_t first = static_cast<int64_t>(blockIdx.y) * kColumnBlockRows;
+// chains[block, chain, column]; value.Add<kSize>(sums, row, column) adds one term to each of kSize neighbours.
+template <int kSize, class Value>
+__global__ void ColumnChainKernel(Value value, int64_t rows, int64_t columns, float* chains) {
+  const int64_t column = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * kSize;
+  if (column >= columns) return;
+  const int64_t chain = static_cast<int64_t>(blockIdx.y) * kChainsPerBlock + threadIdx.y;
+  const int64_t first = static_cast<int64_t>(blockIdx.z) * kColumnBlockRows;
   const int64_t last = first + kColumnBlockRows < rows ? first + kColumnBlockRows : rows;
-  float sum = 0;
-  if (column < columns) {
+  float sums[kSize] = {};
 #pragma unroll 4
-    for (int64_t row = first + threadIdx.y; row < last; row += kColumnChains) sum = value.Add(sum, row, column);
-  }
-  chains[threadIdx.y][threadIdx.x] = sum;
-  __syncthreads();
-  if (threadIdx.y != 0 || column >= columns) return;
-  for (int chain = 1; chain < kColumnChains; ++chain) sum += chains[chain][threadIdx.x];
-  partial[static_cast<int64_t>(blockIdx.y) * columns + column] = sum;
+  for (int64_t row = first + chain; row < last; row += kColumnChains) value.template Add<kSize>(sums, row, column);
+  float* out = chains + (static_cast<int64_t>(blockIdx.z) * kColumnChains + chain) * columns + column;
+#pragma unroll
+  for (int i = 0; i < kSize; ++i) out[i] = sums[i];
 }
 
-// out[column] = (add ? out[column] : 0) + partial[0] + partial[1] + ...
-static __global__ void ColumnFoldKernel(const float* partial, int64_t blocks, int64_t columns, bool add, float* out) {
+// out[column] = (add ? out[column] : 0) + block 0 + block 1 + ..., a block its chains in order.
+static __global__ void ColumnFoldKernel(const float* chains, int64_t blocks, int64_t columns, bool add, float* out) {
   for (int64_t column = FirstIndex(); column < columns; column += IndexStride()) {
-    float sum = add ? out[column] : 0.0f;
-    for (int64_t block = 0; block < blocks; ++block) sum += partial[block * columns + column];
-    out[column] = sum;
+    float total = add ? out[column] : 0.0f;
+    for (int64_t block = 0; block < blocks; ++block) {
+      float sum = 0;
+#pragma unroll
+      for (int chain = 0; chain < kColumnChains; ++chain) sum += chains[(block * kColumnChains + chain) * columns + column];
+      total += sum;
+    }
+    out[column] = total;
   }
 }
 
+// `packed`: columns come in fours, at addresses that are multiples of four elements.
 template <class Value>
-void SumColumns(const Value& value, int64_t rows, int64_t columns, bool add, float* partial, float* out, CUstream_st* stream) {
+void SumColumns(const Value& value, int64_t rows, int64_t columns, bool packed, bool add, float* chains, float* out,
+                CUstream_st* stream) {
   if (columns == 0) return;
-  const int64_t blocks = ColumnBlocks(rows);
-  const dim3 grid(static_cast<unsigned>((columns + kColumnWidth - 1) / kColumnWidth), static_cast<unsigned>(blocks));
-  if (blocks > 0)
-    ColumnBlockKernel<<<grid, dim3(kColumnWidth, kColumnChains), 0, stream>>>(value, rows, columns, partial);
-  ColumnFoldKernel<<<BlocksFor(columns), kThreads, 0, stream>>>(partial, blocks, columns, add, out);
+  const int64_t blocks = ColumnBlocks(rows), threads = packed ? columns / 4 : columns;
+  const dim3 grid(static_cast<unsigned>((threads + 31) / 32), kColumnChains / kChainsPerBlock, static_cast<unsigned>(blocks));
+  const auto kernel = packed ? ColumnChainKernel<4, Value> : ColumnChainKernel<1, Value>;
+  if (blocks > 0) kernel<<<grid, dim3(32, kChainsPerBlock), 0, stream>>>(value, rows, columns, chains);
+  ColumnFoldKernel<<<BlocksFor(columns, 64), 64, 0, stream>>>(chains, blocks, columns, add, out);
 }
 
 }  // namespace weir::cuda

@@ -58,7 +58,7 @@ void CopyBlockOnDevice(const StridedBlock& block, std::byte* to, const std::byte
   cuda::CopyStrided(axes, to, from, static_cast<int>(unit), stream);
 }
 
-void SumBlockOnDevice(const StridedBlock& block, float* to, const Tensor& from, CUstream_st* stream) {
+void SumBlockOnDevice(const StridedBlock& block, const Tensor& to, const Tensor& from, CUstream_st* stream) {
   const cuda::StridedAxes axes = Coalesce(block);
   cuda::StridedAxes kept, summed;
   for (int i = 0; i < axes.rank; ++i) {
@@ -67,7 +67,7 @@ void SumBlockOnDevice(const StridedBlock& block, float* to, const Tensor& from, 
     part.to[part.rank] = axes.to[i];
     part.from[part.rank++] = axes.from[i];
   }
-  cuda::SumStrided(kept, summed, to, from.bytes, from.dtype == DType::kBFloat16, stream);
+  cuda::SumStrided(kept, summed, to.bytes, from.bytes, from.dtype == DType::kBFloat16, stream);
 }
 
 }  // namespace weir

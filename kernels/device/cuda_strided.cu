@@ -38,12 +38,12 @@ __global__ void CopyKernel(StridedAxes axes, int64_t count, E* to, const E* from
 }
 
 template <class T>
-__global__ void SumKernel(StridedAxes kept, StridedAxes summed, int64_t count, int64_t terms, float* to, const T* from) {
+__global__ void SumKernel(StridedAxes kept, StridedAxes summed, int64_t count, int64_t terms, T* to, const T* from) {
   for (int64_t k = FirstIndex(); k < count; k += IndexStride()) {
     const Offsets at = OffsetsOf(kept, k);
     double sum = 0;
     for (int64_t t = 0; t < terms; ++t) sum += ToFloat(from[at.from + OffsetsOf(summed, t).from]);
-    to[at.to] = static_cast<float>(sum);
+    to[at.to] = FromFloat<T>(static_cast<float>(sum));
   }
 }
 
@@ -91,16 +91,15 @@ void CopyStrided(const StridedAxes& axes, void* to, const void* from, int elemen
   }
 }
 
-void SumStrided(const StridedAxes& kept, const StridedAxes& summed, float* to, const void* from, bool bfloat16,
+void SumStrided(const StridedAxes& kept, const StridedAxes& summed, void* to, const void* from, bool bfloat16,
                 CUstream_st* stream) {
   const int64_t count = CountOf(kept), terms = CountOf(summed);
   if (count == 0) return;
-  if (bfloat16) {
-    SumKernel<<<BlocksFor(count), kThreads, 0, stream>>>(kept, summed, count, terms, to,
-                                                         static_cast<const BFloat16*>(from));
-  } else {
-    SumKernel<<<BlocksFor(count), kThreads, 0, stream>>>(kept, summed, count, terms, to, static_cast<const float*>(from));
-  }
+  WithFloatType(bfloat16 ? DType::kBFloat16 : DType::kFloat32, [&](auto type) {
+    using T = decltype(type);
+    SumKernel<<<BlocksFor(count), kThreads, 0, stream>>>(kept, summed, count, terms, static_cast<T*>(to),
+                                                         static_cast<const T*>(from));
+  });
 }
 
 void FillElements(void* to, const void* element, int64_t count, int element_bytes, CUstream_st* stream) {

@@ -30,6 +30,18 @@ __device__ inline Pack<T> LoadPack(const T* from) { return *reinterpret_cast<con
 template <class T>
 __device__ inline void StorePack(T* to, const Pack<T>& pack) { *reinterpret_cast<Pack<T>*>(to) = pack; }
 
+// `kSize` float32 neighbours beside a pack: 16 bytes at a time when there are as many.
+template <int kSize>
+__device__ inline void LoadFloats(const float* from, float (&to)[kSize]) {
+  constexpr int kStep = kSize % 4 == 0 ? 4 : 1;
+#pragma unroll
+  for (int i = 0; i < kSize; i += kStep) {
+    const auto pack = *reinterpret_cast<const Pack<float, kStep>*>(from + i);
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) to[i + j] = pack.at[j];
+  }
+}
+
 inline bool IsAligned(const void* address, int64_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(bytes) == 0;
 }

@@ -16,7 +16,8 @@ struct StridedAxes {
 // to = from over the block; `element_bytes` is 1, 2, 4, 8 or 16. Distinct indices address distinct `to`.
 void CopyStrided(const StridedAxes& axes, void* to, const void* from, int element_bytes, CUstream_st* stream);
 // to[kept] = sum over `summed` of from, in row-major order, in float64, rounded once. `kept.to` is dense.
-void SumStrided(const StridedAxes& kept, const StridedAxes& summed, float* to, const void* from, bool bfloat16,
+// Activations of one type.
+void SumStrided(const StridedAxes& kept, const StridedAxes& summed, void* to, const void* from, bool bfloat16,
                 CUstream_st* stream);
 // Copies of one element of 1, 2, 4 or 8 bytes, given on the host.
 void FillElements(void* to, const void* element, int64_t count, int element_bytes, CUstream_st* stream);

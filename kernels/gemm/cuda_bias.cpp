@@ -10,7 +10,7 @@ namespace {
 void LaunchGemmBiasGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[1], &dc = c.outputs[0];
   const auto [row, column] = GemmBiasStrides(c.inputs[0].dims);
-  SumBlockOnDevice({dy.dims, {row, column}, {dy.dims[1], 1}}, dc.data<float>(), dy, CudaQueue(c).stream);
+  SumBlockOnDevice({dy.dims, {row, column}, {dy.dims[1], 1}}, dc, dy, CudaQueue(c).stream);
   const float beta = static_cast<float>(c.attributes().Float("beta", 1));
   if (beta != 1) cuda::ApplyScale(dc.dtype, dc.bytes, dc.elements(), beta, CudaQueue(c).stream);
 }

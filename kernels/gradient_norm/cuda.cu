@@ -23,11 +23,12 @@ __global__ void SquareKernel(const float* x, int64_t count, double* blocks) {
   if (threadIdx.x == 0) blocks[blockIdx.x] = sum;
 }
 
-__global__ void SumKernel(const double* values, int64_t count, bool root, double* out) {
+constexpr int kRootThreads = 1024;
+__global__ void RootKernel(const double* values, int64_t count, double* out) {
   double sum = 0;
-  for (int64_t k = threadIdx.x; k < count; k += kThreads) sum += values[k];
-  sum = Reduce<kThreads>(sum, SumStep{});
-  if (threadIdx.x == 0) *out = root ? sqrt(sum) : sum;
+  for (int64_t k = threadIdx.x; k < count; k += kRootThreads) sum += values[k];
+  sum = Reduce<kRootThreads>(sum, SumStep{});
+  if (threadIdx.x == 0) *out = sqrt(sum);
 }
 
 __global__ void ClipKernel(const double* norm, double max_norm, float* coefficient) {
@@ -42,8 +43,8 @@ void SquareBlocks(const float* x, int64_t count, double* blocks, CUstream_st* st
   if (parts > 0) SquareKernel<<<static_cast<unsigned>(parts), kThreads, 0, stream>>>(x, count, blocks);
 }
 
-void SumDoubles(const double* values, int64_t count, bool root, double* out, CUstream_st* stream) {
-  SumKernel<<<1, kThreads, 0, stream>>>(values, count, root, out);
+void RootOfSum(const double* values, int64_t count, double* out, CUstream_st* stream) {
+  RootKernel<<<1, kRootThreads, 0, stream>>>(values, count, out);
 }
 
 void ClipCoefficient(const double* norm, double max_norm, float* coefficient, CUstream_st* stream) {

@@ -9,7 +9,12 @@ template <class T>
 struct BiasTerm {
   const T* dy;
   int64_t columns;
-  __device__ float Add(float sum, int64_t row, int64_t column) const { return sum + ToFloat(dy[row * columns + column]); }
+  template <int kSize>
+  __device__ void Add(float (&sums)[kSize], int64_t row, int64_t column) const {
+    const auto pack = *reinterpret_cast<const Pack<T, kSize>*>(dy + row * columns + column);
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) sums[i] += ToFloat(pack.at[i]);
+  }
 };
 
 }  // namespace
@@ -20,7 +25,7 @@ void BiasGradient(DType dtype, const void* dy, int64_t rows, int64_t columns, bo
                   CUstream_st* stream) {
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
-    SumColumns(BiasTerm<T>{static_cast<const T*>(dy), columns}, rows, columns, add, partial, db, stream);
+    SumColumns(BiasTerm<T>{static_cast<const T*>(dy), columns}, rows, columns, columns % 4 == 0 && IsAligned(dy), add, partial, db, stream);
   });
 }
 

@@ -72,7 +72,7 @@ void LaunchExpand(KernelContext& c) {
 
 void LaunchExpandGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[0], &dx = c.outputs[0];
-  SumBlockOnDevice({dy.dims, RepeatedStrides(dx.dims, dy.dims), Strides(dy.dims)}, dx.data<float>(), dy, CudaQueue(c).stream);
+  SumBlockOnDevice({dy.dims, RepeatedStrides(dx.dims, dy.dims), Strides(dy.dims)}, dx, dy, CudaQueue(c).stream);
 }
 
 void LaunchTile(KernelContext& c) {
@@ -82,7 +82,7 @@ void LaunchTile(KernelContext& c) {
 
 void LaunchTileGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[0], &dx = c.outputs[0];
-  SumBlockOnDevice(TileBlock(dx.dims, dy.dims, /*sum=*/true), dx.data<float>(), dy, CudaQueue(c).stream);
+  SumBlockOnDevice(TileBlock(dx.dims, dy.dims, /*sum=*/true), dx, dy, CudaQueue(c).stream);
 }
 
 template <size_t first>
@@ -90,9 +90,8 @@ std::string RefuseUnknown(const Node& node) {
   if (std::string reason = RefusePacked(node); !reason.empty()) return reason;
   return RefuseUnknownInts<first>(node);
 }
-// The kernel writes float32.
 std::string RefuseSum(const Node& node) {
-  return RefuseType(node, 0, TypeOf(node, 0) == DType::kFloat32 && node.out(0)->dtype == DType::kFloat32);
+  return RefuseType(node, 0, IsActivation(TypeOf(node, 0)) && TypeOf(node, 0) == node.out(0)->dtype);
 }
 std::string RefuseSliceGradient(const Node& node) {
   if (std::string reason = RefuseType(node, 0, TypeOf(node, 0) == node.out(0)->dtype); !reason.empty()) return reason;

@@ -36,31 +36,32 @@ __global__ void RotateKernel(RotaryShape r, const T* x, const float* cos, const 
   }
 }
 
-// Half layout on both sides, four pairs or copied channels per index.
+// Half layout on both sides, 16 bytes of pairs or copied channels per index.
 template <class T>
 __global__ void RotateHalvesKernel(RotaryShape r, const T* x, const float* cos, const float* sin, T* y) {
-  using Four = Pack<T, 4>;
-  using Table = Pack<float, 4>;
-  const int64_t units = (r.width - r.half) / 4, count = r.tokens * r.heads * units;
+  constexpr int kSize = Pack<T>::size;
+  const int64_t units = (r.width - r.half) / kSize, count = r.tokens * r.heads * units;
   for (int64_t k = FirstIndex(); k < count; k += IndexStride()) {
-    const int64_t row = k / units, i = (k - row * units) * 4;
+    const int64_t row = k / units, i = (k - row * units) * kSize;
     const T* from = x + row * r.width + i;
     T* to = y + row * r.width + i;
     if (i >= r.half) {
-      *reinterpret_cast<Four*>(to + r.half) = *reinterpret_cast<const Four*>(from + r.half);
+      StorePack(to + r.half, LoadPack(from + r.half));
       continue;
     }
     const int64_t table = row / r.heads % r.length * r.half + i;
-    Four a = *reinterpret_cast<const Four*>(from), b = *reinterpret_cast<const Four*>(from + r.half);
-    const Table c = *reinterpret_cast<const Table*>(cos + table), s = *reinterpret_cast<const Table*>(sin + table);
+    Pack<T> a = LoadPack(from), b = LoadPack(from + r.half);
+    float c[kSize], s[kSize];
+    LoadFloats(cos + table, c);
+    LoadFloats(sin + table, s);
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const float u = ToFloat(a.at[e]), v = ToFloat(b.at[e]), w = r.sign * s.at[e];
-      a.at[e] = FromFloat<T>(u * c.at[e] - v * w);
-      b.at[e] = FromFloat<T>(v * c.at[e] + u * w);
+    for (int e = 0; e < kSize; ++e) {
+      const float u = ToFloat(a.at[e]), v = ToFloat(b.at[e]), w = r.sign * s[e];
+      a.at[e] = FromFloat<T>(u * c[e] - v * w);
+      b.at[e] = FromFloat<T>(v * c[e] + u * w);
     }
-    *reinterpret_cast<Four*>(to) = a;
-    *reinterpret_cast<Four*>(to + r.half) = b;
+    StorePack(to, a);
+    StorePack(to + r.half, b);
   }
 }
 
@@ -77,12 +78,13 @@ void Rotate(DType dtype, const RotaryShape& shape, const void* x, const float* c
             CUstream_st* stream) {
   const int64_t count = shape.tokens * shape.heads * (shape.width - shape.half);
   if (count == 0) return;
-  const bool packs = !shape.from_interleaved && !shape.to_interleaved && shape.half % 4 == 0 && shape.width % 4 == 0 &&
-                     IsAligned(x) && IsAligned(y) && IsAligned(cos) && IsAligned(sin);
+  const bool halves = !shape.from_interleaved && !shape.to_interleaved && IsAligned(x) && IsAligned(y) && IsAligned(cos) && IsAligned(sin);
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
+    constexpr int kSize = Pack<T>::size;
+    const bool packs = halves && shape.half % kSize == 0 && shape.width % kSize == 0;
     const auto kernel = packs ? RotateHalvesKernel<T> : RotateKernel<T>;
-    kernel<<<BlocksFor(packs ? count / 4 : count), kThreads, 0, stream>>>(shape, static_cast<const T*>(x), cos, sin,
+    kernel<<<BlocksFor(packs ? count / kSize : count), kThreads, 0, stream>>>(shape, static_cast<const T*>(x), cos, sin,
                                                                           static_cast<T*>(y));
   });
 }

@@ -43,10 +43,10 @@ void ExpectAllOk(const std::vector<Comparison>& comparisons, size_t at_least) {
 }
 
 // Ops of a training step of the model without a CUDA kernel, and why.
-std::set<std::string> MissingKernels(const std::string& family) {
+std::set<std::string> MissingKernels(const std::string& family, const TrainingOptions& options = {}) {
   const auto graph = FirstVariant(family);
   PassManager passes;
-  BuildTrainingGraph(*graph, {}, passes);
+  BuildTrainingGraph(*graph, options, passes);
   SpecializeShapes(*graph, 2, 16);
   std::set<std::string> missing;
   for (const auto& node : graph->nodes()) {
@@ -98,7 +98,11 @@ TEST_P(CudaFamily, ARunRepeatsBitForBit) {
 // Needs no GPU.
 class CudaPlan : public testing::TestWithParam<const char*> {};
 TEST_P(CudaPlan, EveryTrainingOpHasAKernel) {
-  EXPECT_EQ(MissingKernels(GetParam()), std::set<std::string>{});
+  for (const char* precision : {"float32", "bfloat16"}) {
+    for (const char* recompute : {"none", "layer"}) {
+      EXPECT_EQ(MissingKernels(GetParam(), {.precision = precision, .recompute = recompute}), std::set<std::string>{}) << precision;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaPlan, testing::Values("mixtral", "qwen3_moe", "olmoe", "gpt_oss", "deepseek_v3"),

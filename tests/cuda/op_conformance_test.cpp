@@ -7,6 +7,7 @@
 #include <set>
 
 #include "backend/kernel.h"
+#include "graph/text.h"
 #include "tests/cuda/gpu_harness.h"
 #include "tests/kernels/op_harness.h"
 
@@ -217,14 +218,32 @@ TEST_P(CudaOp, BFloat16MatchesFloat64Reference) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaOp, testing::ValuesIn(CudaOps()), [](const auto& info) { return info.param->name; });
 
+// Gradients are inferred as float32; lower_precision narrows them afterwards, as here.
+TEST(CudaOps, ExpandGradientSumsInBFloat16) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no GPU on this machine";
+  const auto graph = ParseText(
+      "graph g (float[2,3,5,4] dy) => (float[2,1,5,4] dx) { dx = ExpandGradient(dy, int64[4]{2, 1, 5, 4}) }");
+  Value *dy = graph->inputs[0], *dx = graph->outputs[0];
+  dy->dtype = dx->dtype = DType::kBFloat16;
+  Array<float> ramp = Array<float>::Floats({2, 3, 5, 4});
+  for (size_t k = 0; k < ramp.f.size(); ++k) ramp.f[k] = static_cast<float>(k % 60) / 4;  // exact, and so are the sums
+  const auto got = RunOnGpu(*graph, {{dy, ramp}}, {dx})[0];
+  for (size_t k = 0; k < 40; ++k) {
+    const size_t first = k / 20 * 60 + k % 20;
+    EXPECT_EQ(got.f[k], BFloat16ToFloat(FloatToBFloat16(ramp.f[first] + ramp.f[first + 20] + ramp.f[first + 40]))) << k;
+  }
+}
+
 // What the GPU cannot run yet, said when a plan is made: nothing else is skipped above.
 TEST(CudaOps, CasesWithoutKernels) {
   std::vector<std::string> missing;
   for (const OpSchema* op : CudaOps()) {
     for (const OpCase& op_case : op->cases()) {
-      for (const bool gradient : {false, true}) {
-        if (gradient && !HasGradient(*op, op_case)) continue;
-        const auto graph = MakeOpGraph(*op, op_case, gradient, /*as_parameters=*/gradient);
+      for (const Variant& variant : {Variant{}, {.gradient = true}, {.bfloat16 = true}, {.gradient = true, .bfloat16 = true}}) {
+        if (variant.gradient && !HasGradient(*op, op_case)) continue;
+        if (variant.bfloat16 && !(variant.gradient ? kBFloat16Gradients : kBFloat16Ops).contains(op->name)) continue;
+        const auto graph = MakeOpGraph(*op, op_case, variant.gradient, /*as_parameters=*/variant.gradient,
+                                       TypesOf(*op, op_case, variant.bfloat16));
         const std::string reason = Unsupported(graph->graph);
         if (!reason.empty()) missing.push_back(StrCat(op->name, "/", op_case.name, ": ", reason));
       }
