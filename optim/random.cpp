@@ -6,6 +6,8 @@
 #include <numbers>
 #include <numeric>
 
+#include "backend/cpu/parallel.h"
+
 namespace weir {
 namespace {
 
@@ -42,14 +44,22 @@ double ToUnit(uint64_t word) {  // (0, 1], 53 bits: log() below never sees 0
 void FillNormal(std::span<float> out, int64_t first_element, std::string_view name, uint64_t seed,
                 double mean, double std) {
   const Generator generator(name, seed);
-  for (size_t i = 0; i < out.size(); ++i) {
-    const auto element = static_cast<uint64_t>(first_element) + i;
-    const auto [a, b] = generator.At(element / 2);
-    const double radius = std::sqrt(-2 * std::log(ToUnit(a)));
-    const double angle = 2 * std::numbers::pi * ToUnit(b);
-    const double normal = radius * (element % 2 == 0 ? std::cos(angle) : std::sin(angle));
-    out[i] = static_cast<float>(mean + std * normal);
-  }
+  // Elements 2p and 2p + 1 share one counter, so work goes by pairs; the first and the last may be half outside.
+  const int64_t last = first_element + static_cast<int64_t>(out.size());
+  const int64_t first_pair = first_element / 2;
+  const auto put = [&](int64_t element, double normal) {
+    if (element < first_element || element >= last) return;
+    out[static_cast<size_t>(element - first_element)] = static_cast<float>(mean + std * normal);
+  };
+  ParallelFor((last + 1) / 2 - first_pair, 1 << 12, [&](int64_t begin, int64_t end) {
+    for (int64_t pair = first_pair + begin; pair < first_pair + end; ++pair) {
+      const auto [a, b] = generator.At(static_cast<uint64_t>(pair));
+      const double radius = std::sqrt(-2 * std::log(ToUnit(a)));
+      const double angle = 2 * std::numbers::pi * ToUnit(b);
+      put(2 * pair, radius * std::cos(angle));
+      put(2 * pair + 1, radius * std::sin(angle));
+    }
+  });
 }
 
 std::vector<int64_t> Permutation(int64_t count, std::string_view name, uint64_t seed) {
