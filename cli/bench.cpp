@@ -3,6 +3,7 @@
 #include <sstream>
 
 #include "bench/gemm_bench.h"
+#include "cli/bench_step.h"
 #include "cli/commands.h"
 #include "cli/options.h"
 
@@ -29,6 +30,7 @@ std::array<int64_t, 3> ParseSize(const std::string& text) {
 }  // namespace
 
 int BenchCommand(int argc, const char* const* argv) {
+  if (argc > 1 && std::string(argv[1]) == "step") return BenchStep(argc - 1, argv + 1);
   GemmBenchOptions options;
   std::string subject;
   po::options_description main("Bench");

@@ -54,6 +54,7 @@ class TrainingSession {
   // Launch by launch, what runs between the two.
   void StartTrace() { executor_->StartTrace(); }
   std::vector<TraceSpan> StopTrace() { return executor_->StopTrace(); }
+  void Synchronize() const { executor_->Synchronize(); }
 
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return *graph_; }

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -305,6 +306,19 @@ TEST_F(Cli, ExportWritesTheTrainedWeightsUnderTheOriginalNames) {
   ASSERT_EQ(result.code, 0) << result.output;
   // The exported model verifies against itself: its own logits differ from the untrained reference.
   EXPECT_EQ(Weir("verify " + out + " --reference " + (kModels / "olmoe/reference.safetensors").string()).code, 1);
+}
+
+TEST_F(Cli, BenchStepPrintsTimeRateAndBytes) {
+  const Result result = Weir("bench step " + kModel + " --sequence 32 --micro-batch 2 --steps 2 --json");
+  ASSERT_EQ(result.code, 0) << result.output;
+  const auto json = nlohmann::json::parse(result.output);
+  EXPECT_EQ(json["tokens"], 64);
+  EXPECT_NEAR(json["tokens_per_s"].get<double>() * json["seconds"].get<double>(), 64, 1e-9);
+  EXPECT_EQ(json["all_seconds"].size(), 2u);
+  EXPECT_NEAR(json["loss"].get<double>(), std::log(307.0), 1.5);  // random ids, model near uniform
+  EXPECT_GT(json["arena_bytes"].get<int64_t>(), 0);
+  EXPECT_EQ(Weir("bench step " + kModel + " --steps 0").code, 2);
+  EXPECT_EQ(Weir("bench step").code, 2);
 }
 
 }  // namespace

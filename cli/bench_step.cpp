@@ -1,0 +1,134 @@
+// weir bench step: whole optimizer steps of a model on random tokens.
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "backend/cpu/parallel.h"
+#include "cli/bench_step.h"
+#include "cli/graph_options.h"
+#include "cli/load_model.h"
+#include "cli/sizes.h"
+#include "graph/error.h"
+#include "graph_passes/import_report.h"
+#include "optim/training_session.h"
+
+namespace weir {
+namespace {
+
+struct StepBench {
+  int64_t sequence = 4096, micro_batch = 1, grad_accumulation = 1, steps = 4;
+  int threads = 0;
+  std::string trace;
+  bool json = false;
+};
+
+// Of one token's matrix products and of causal attention, forward and backward, nothing recomputed:
+// 6 * (active parameters without the embedding table) + 6 * heads * head_dim * visible keys / 2 per layer.
+double ModelFlopPerToken(const Graph& canonical, int64_t sequence) {
+  const ImportReport report = DescribeModel(canonical);
+  const int64_t table = report.tied ? 0 : report.vocabulary * report.hidden;
+  double flop = 6.0 * static_cast<double>(report.active_parameters - table);
+  for (const auto& node : canonical.nodes()) {
+    if (node->op() != "Attention") continue;
+    const Shape &q = node->in(0)->shape, &v = node->in(2)->shape;
+    const auto width = static_cast<double>(q[2].Constant() * (q[3].Constant() + v[3].Constant())) / 2;
+    const auto n = static_cast<double>(sequence);
+    const int64_t window = node->attributes.Int("window", 0);
+    const double w = window > 0 ? std::min(static_cast<double>(window), n) : n;
+    const double keys = w - w * w / (2 * n);  // mean number of visible keys
+    flop += 12 * width * keys;
+  }
+  return flop;
+}
+
+std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, int64_t vocabulary) {
+  std::mt19937_64 random(1);
+  std::uniform_int_distribution<int64_t> id(0, vocabulary - 1);
+  std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(bench.grad_accumulation));
+  for (auto& batch : batches) {
+    for (auto* ids : {&batch.input_ids, &batch.labels}) {
+      ids->resize(static_cast<size_t>(bench.micro_batch * bench.sequence));
+      std::ranges::generate(*ids, [&] { return id(random); });
+    }
+  }
+  return batches;
+}
+
+void Print(const StepBench& bench, const TrainingSession& session, const std::vector<double>& seconds, double loss,
+           double flop_per_token, std::string_view device) {
+  const double best = *std::min_element(seconds.begin() + (seconds.size() > 1 ? 1 : 0), seconds.end());
+  const int64_t tokens = bench.sequence * bench.micro_batch * bench.grad_accumulation;
+  const double per_s = static_cast<double>(tokens) / best, tflops = per_s * flop_per_token * 1e-12;
+  const int64_t arena = session.plan().arena_bytes;
+  if (bench.json) {
+    std::cout << nlohmann::json{{"device", device},          {"tokens", tokens},        {"sequence", bench.sequence},
+                                {"loss", loss},              {"seconds", best},         {"all_seconds", seconds},
+                                {"tokens_per_s", per_s},     {"model_tflops", tflops},  {"arena_bytes", arena}}
+                     .dump()
+              << "\n";
+    return;
+  }
+  char line[200];
+  std::snprintf(line, sizeof(line), "%lld tokens  %.4f s a step  %.0f tokens/s  %.1f model TFLOP/s  arena %s  loss %.4f\n",
+                static_cast<long long>(tokens), best, per_s, tflops, FormatBytes(arena).c_str(), loss);
+  std::cout << line;
+}
+
+}  // namespace
+
+int BenchStep(int argc, const char* const* argv) {
+  StepBench bench;
+  TrainingOptions training;
+  std::string device;
+  const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
+  po::options_description main("Bench of whole steps on random tokens; absent weights are drawn from N(0, 0.02)");
+  main.add_options()
+      ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
+      ("device", po::value<std::string>(&device)->default_value("cpu"), "cpu or cuda")
+      ("sequence", integer(bench.sequence), "tokens per sequence")
+      ("micro-batch", integer(bench.micro_batch), "sequences per forward and backward")
+      ("grad-accumulation", integer(bench.grad_accumulation), "micro-batches per step")
+      ("steps", integer(bench.steps), "steps; the fastest after the first is printed")
+      ("leaves", integer(training.leaves), "strided parts of the tokens that sums over expert rows are cut into")
+      ("unit-rows", integer(training.unit_rows), "rows of an expert that are summed from zero")
+      ("threads", po::value<int>(&bench.threads)->default_value(0), "CPU threads; 0 = all cores of this process")
+      ("trace", po::value<std::string>(&bench.trace), "file for the last step's launches (Perfetto); a table by op goes to stderr")
+      ("json", po::bool_switch(&bench.json), "print JSON");
+  po::variables_map values;
+  if (!ParseOptions(argc, argv, "weir bench step MODEL.onnx [--device cuda --precision bfloat16 --sequence N]",
+                    {main, GraphOptions(training), ModelOptions()}, {"model"}, values)) {
+    return kExitOk;
+  }
+  if (bench.steps < 1 || bench.grad_accumulation < 1) throw UsageError("--steps and --grad-accumulation must be positive");
+  if (bench.threads < 0 || bench.threads > 1024) throw UsageError("--threads must be 0..1024");
+  SetCpuThreads(bench.threads);
+  PassManager passes;
+  const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
+  TrainingSession session(*graph, training, bench.micro_batch, bench.sequence, {.enabled = true}, passes, ChosenDevice(device));
+  const auto tokens = RandomTokens(bench, session.vocabulary());
+  std::vector<double> seconds;
+  double loss = 0;
+  for (int64_t step = 1; step <= bench.steps; ++step) {
+    const bool traced = step == bench.steps && !bench.trace.empty();
+    if (traced) session.StartTrace();
+    const auto start = std::chrono::steady_clock::now();
+    loss = session.ComputeGradients(tokens).loss;
+    session.Update(1e-5, step);
+    session.Synchronize();
+    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (!traced) continue;
+    const auto spans = session.StopTrace();
+    std::ofstream out(bench.trace);
+    out << TraceJson(spans) << std::flush;
+    WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", bench.trace, "'");
+    std::cerr << TraceTable(spans);
+  }
+  Print(bench, session, seconds, loss, ModelFlopPerToken(*graph, bench.sequence), device);
+  return kExitOk;
+}
+
+}  // namespace weir
