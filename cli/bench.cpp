@@ -3,8 +3,10 @@
 #include <sstream>
 
 #include "bench/gemm_bench.h"
+#include "bench/row_bench.h"
 #include "cli/bench_step.h"
 #include "cli/commands.h"
+#include "cli/load_model.h"
 #include "cli/options.h"
 
 namespace weir {
@@ -32,21 +34,31 @@ std::array<int64_t, 3> ParseSize(const std::string& text) {
 int BenchCommand(int argc, const char* const* argv) {
   if (argc > 1 && std::string(argv[1]) == "step") return BenchStep(argc - 1, argv + 1);
   GemmBenchOptions options;
+  RowBenchOptions rows;
   std::string subject;
   po::options_description main("Bench");
   main.add_options()
-      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS)")
+      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy) or step (a training step)")
       ("size", po::value<std::vector<std::string>>()->composing(), "N or MxNxK; repeatable")
       ("transpose-a", po::bool_switch(&options.transpose_a), "A is stored [k,m]")
       ("transpose-b", po::bool_switch(&options.transpose_b), "B is stored [n,k]")
+      ("device", po::value<std::string>()->default_value("cpu"), "rows: cpu or cuda")
+      ("tokens", po::value<int64_t>(&rows.tokens)->default_value(rows.tokens), "rows: of 4096 channels")
       ("repeats", po::value<int>(&options.repeats)->default_value(options.repeats), "timed runs; the median is printed")
       ("threads", po::value<int>(&options.threads)->default_value(0), "0 = all cores of this process")
       ("json", po::bool_switch(&options.json), "print JSON");
   po::variables_map values;
-  if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]...", {main}, {"subject"}, values)) return kExitOk;
+  if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]... | rows [--device cpu|cuda]", {main}, {"subject"}, values)) return kExitOk;
   if (options.threads < 0 || options.threads > 1024) throw UsageError("--threads must be 0..1024");
   if (options.repeats < 1) throw UsageError("--repeats must be positive");
-  if (subject != "gemm") throw UsageError("unknown bench '" + subject + "'; known: gemm");
+  if (subject == "rows") {
+    rows.device = ChosenDevice(values["device"].as<std::string>());
+    rows.repeats = options.repeats;
+    rows.json = options.json;
+    if (rows.tokens < 1 || rows.tokens > (int64_t{1} << 24)) throw UsageError("--tokens must be 1..2^24");
+    return BenchRows(rows, std::cout);
+  }
+  if (subject != "gemm") throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, step");
   if (values.count("size") != 0) {
     for (const std::string& size : values["size"].as<std::vector<std::string>>()) options.sizes.push_back(ParseSize(size));
   }

@@ -1,5 +1,6 @@
-// Reductions over the threads that share a row: a warp (kGroup = 32) or a whole block of kGroup
-// threads. The order of a sum depends on the group's size alone. Every thread gets the result.
+// Reductions over the threads that share a row: a part of a warp (kGroup a power of two up to 32) or a
+// whole block of kGroup threads. The order of a sum depends on the group's size alone. Every thread gets
+// the result.
 #pragma once
 #include <cstdint>
 
@@ -17,7 +18,11 @@ struct MaxStep {
 
 template <int kGroup, class A, class Step>
 __device__ A Reduce(A value, Step step) {
-  for (int lane = kWarp / 2; lane > 0; lane /= 2) value = step(value, __shfl_xor_sync(~0u, value, lane));
+  constexpr int kLanes = kGroup < kWarp ? kGroup : kWarp;
+  // Only the group's own lanes: its neighbours in the warp may be at another row, or done.
+  const unsigned mask = (kLanes == kWarp ? ~0u : (1u << (kLanes % kWarp)) - 1) << (threadIdx.x % kWarp / kLanes * kLanes);
+#pragma unroll
+  for (int lane = kLanes / 2; lane > 0; lane /= 2) value = step(value, __shfl_xor_sync(mask, value, lane));
   if constexpr (kGroup > kWarp) {
     __shared__ A warps[kGroup / kWarp];
     __syncthreads();

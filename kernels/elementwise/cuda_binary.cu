@@ -66,11 +66,50 @@ __global__ void BroadcastKernel(BroadcastAxes axes, const T* a, const T* b, T* y
   }
 }
 
+// Packs along the last axis, which both operands walk densely or not at all.
+template <class Function, class T>
+__global__ void BroadcastPacksKernel(BroadcastAxes axes, const T* a, const T* b, T* y) {
+  constexpr int kSize = Pack<T>::size;
+  const int last = axes.rank - 1;
+  const bool a_dense = axes.stride[0][last] != 0, b_dense = axes.stride[1][last] != 0;
+  for (int64_t k = FirstIndex(); k < axes.count / kSize; k += IndexStride()) {
+    int64_t i, j;
+    Locate(axes, k * kSize, i, j);
+    Pack<T> u, v, pack;
+    if (a_dense) u = LoadPack(a + i);
+    if (b_dense) v = LoadPack(b + j);
+    const float a0 = a_dense ? 0.0f : ToFloat(a[i]), b0 = b_dense ? 0.0f : ToFloat(b[j]);
+#pragma unroll
+    for (int e = 0; e < kSize; ++e) {
+      pack.at[e] = FromFloat<T>(Function::Of(a_dense ? ToFloat(u.at[e]) : a0, b_dense ? ToFloat(v.at[e]) : b0));
+    }
+    StorePack(y + k * kSize, pack);
+  }
+}
+
+template <class T>
+bool TakesPacks(const BroadcastAxes& axes, const void* a, const void* b, const void* y) {
+  constexpr int kSize = Pack<T>::size;
+  const int last = axes.rank - 1;
+  bool takes = axes.size[last] % kSize == 0 && IsAligned(y);
+  for (const int o : {0, 1}) {
+    if (axes.stride[o][last] == 0) continue;
+    takes = takes && IsAligned(o == 0 ? a : b);
+    for (int i = 0; i < last; ++i) takes = takes && axes.stride[o][i] % kSize == 0;
+  }
+  return takes;
+}
+
 template <class Function>
 void Run(DType dtype, const BroadcastAxes& axes, const void* a, const void* b, void* y, CUstream_st* stream) {
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
     const T *u = static_cast<const T*>(a), *v = static_cast<const T*>(b);
+    if (axes.rank > 1 && TakesPacks<T>(axes, a, b, y)) {
+      BroadcastPacksKernel<Function, T>
+          <<<BlocksFor(axes.count / Pack<T>::size), kThreads, 0, stream>>>(axes, u, v, static_cast<T*>(y));
+      return;
+    }
     if (axes.rank > 1) {
       BroadcastKernel<Function, T><<<BlocksFor(axes.count), kThreads, 0, stream>>>(axes, u, v, static_cast<T*>(y));
       return;

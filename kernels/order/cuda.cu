@@ -1,3 +1,5 @@
+#include <type_traits>
+
 #include "kernels/device/group.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
@@ -64,6 +66,50 @@ __global__ void TopKKernel(OrderShape s, int64_t k, bool largest, const T* x, T*
   }
 }
 
+// A number as an integer of the same order: NaN on top, -0 as 0; for the smallest, the order turned round.
+__device__ inline uint32_t SortKey(float x, bool largest) {
+  const uint32_t bits = __float_as_uint(x + 0.0f);
+  const uint32_t key = x != x ? ~0u : bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
+  return largest ? key : ~key;
+}
+
+// Rows of up to 32 * kPerLane activations: a warp holds its row in registers; equal keys leave by lowest id.
+template <class T, int kPerLane>
+__global__ void TopKRegistersKernel(OrderShape s, int64_t k, bool largest, const T* x, T* values, int64_t* ids) {
+  using Row = GroupOf<kWarp, kThreads>;
+  const int lane = Row::Lane();
+  for (int64_t row = Row::FirstRow(); row < s.rows; row += Row::RowStride()) {
+    const int64_t outer = row / s.inner, inner = row - outer * s.inner;
+    const T* in = x + outer * s.size * s.inner + inner;
+    uint32_t keys[kPerLane], left = 0;
+#pragma unroll
+    for (int e = 0; e < kPerLane; ++e) {
+      const int id = e * kWarp + lane;
+      if (id >= s.size) continue;
+      keys[e] = SortKey(ToFloat(in[id * s.inner]), largest);
+      left |= 1u << e;
+    }
+    for (int64_t rank = 0; rank < k; ++rank) {
+      uint32_t best = 0;
+      int at = -1;
+#pragma unroll
+      for (int e = 0; e < kPerLane; ++e) {
+        if ((left >> e & 1u) == 0 || (at >= 0 && keys[e] <= best)) continue;
+        best = keys[e];
+        at = e;
+      }
+      const uint32_t top = __reduce_max_sync(~0u, best);
+      const uint32_t id = at >= 0 && best == top ? static_cast<uint32_t>(at * kWarp + lane) : ~0u;
+      const uint32_t first = __reduce_min_sync(~0u, id);
+      if (id != first) continue;
+      left &= ~(1u << at);
+      const int64_t to = (outer * k + rank) * s.inner + inner;
+      if (values != nullptr) values[to] = in[first * s.inner];
+      if (ids != nullptr) ids[to] = first;
+    }
+  }
+}
+
 template <class T>
 __global__ void ArgKernel(OrderShape s, bool largest, bool last, const T* x, int64_t* ids) {
   using Row = GroupOf<kWarp, kThreads>;
@@ -107,8 +153,12 @@ void TopK(DType dtype, const OrderShape& s, int64_t k, bool largest, const void*
   if (s.rows * k == 0) return;
   WithNumber(dtype, [&](auto type) {
     using T = decltype(type);
-    TopKKernel<<<BlocksFor(s.rows, kThreads / kWarp), kThreads, 0, stream>>>(s, k, largest, static_cast<const T*>(x),
-                                                                            static_cast<T*>(values), ids);
+    auto kernel = TopKKernel<T>;
+    if constexpr (sizeof(T) < sizeof(int64_t) && !std::is_same_v<T, int32_t>) {
+      if (s.size <= 512) kernel = s.size <= 128 ? TopKRegistersKernel<T, 4> : TopKRegistersKernel<T, 16>;
+    }
+    kernel<<<BlocksFor(s.rows, kThreads / kWarp), kThreads, 0, stream>>>(s, k, largest, static_cast<const T*>(x),
+                                                                         static_cast<T*>(values), ids);
   });
 }
 

@@ -7,6 +7,7 @@ namespace weir::cuda {
 namespace {
 
 constexpr int64_t kLongRow = 1024;  // a whole block from here on, else a warp
+constexpr int64_t kShortRow = 128;  // of a head: eight threads up to here
 
 // A row by kGroup threads, `kSize` neighbours at once; it stays in the caches between the two passes.
 template <class T, int kSize, int kGroup>
@@ -96,8 +97,10 @@ void WithLayout(int64_t h, bool aligned, const Body& body) {
   const bool packs = aligned && h % kPack == 0;
   if (h >= kLongRow) {
     packs ? body(Size<kPack>{}, Size<kThreads>{}) : body(Size<1>{}, Size<kThreads>{});
+  } else if (packs) {
+    h <= kShortRow ? body(Size<kPack>{}, Size<8>{}) : body(Size<kPack>{}, Size<kWarp>{});
   } else {
-    packs ? body(Size<kPack>{}, Size<kWarp>{}) : body(Size<1>{}, Size<kWarp>{});
+    body(Size<1>{}, Size<kWarp>{});
   }
 }
 

@@ -218,6 +218,42 @@ TEST_P(CudaOp, BFloat16MatchesFloat64Reference) {
 
 INSTANTIATE_TEST_SUITE_P(All, CudaOp, testing::ValuesIn(CudaOps()), [](const auto& info) { return info.param->name; });
 
+// Sizes at which a kernel takes another path than at those of the schemas' cases: long rows, rows of a head, more than one
+// token block, packs along a repeated axis.
+TEST(CudaOps, EveryPathMatchesFloat64Reference) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no GPU on this machine";
+  const auto squares = [](int64_t size) {  // many ties
+    CaseInput x{.kind = CaseInput::Kind::kFloats, .dims = {2, size}};
+    for (int64_t i = 0; i < 2 * size; ++i) x.floats.push_back(static_cast<double>(i * i % 97) - 40);
+    return x;
+  };
+  const CaseInput k{.kind = CaseInput::Kind::kInts, .dims = {1}, .ints = {21}};
+  const auto check = [](const char* op, const OpCase& op_case, bool bfloat16) {
+    Check(GetOp(op), op_case, {.bfloat16 = bfloat16});
+    if (GetOp(op).gradient != nullptr) Check(GetOp(op), op_case, {.gradient = true, .as_parameters = true, .bfloat16 = bfloat16});
+  };
+  for (const bool bfloat16 : {false, true}) {
+    for (const int64_t size : {40, 300, 700}) {
+      for (const int64_t largest : {0, 1}) {
+        Check(GetOp("TopK"), {StrCat(size, largest ? "_largest" : "_smallest"), {squares(size), k}, {{"largest", largest}}, 2},
+              {.bfloat16 = bfloat16});
+      }
+    }
+    for (const int64_t h : {64, 128, 136, 1000, 1001, 2048, 4104}) {
+      check("RmsNorm", {StrCat("of_", h), {{.dims = {37, h}}, {.dims = {h}}}, {{"epsilon", 1e-5}}}, bfloat16);
+    }
+    check("RmsNorm", {"three_blocks", {{.dims = {8197, 64}}, {.dims = {64}}}, {{"epsilon", 1e-5}}}, bfloat16);
+    check("RmsNorm", {"scalar_columns", {{.dims = {4099, 35}}, {.dims = {35}}}, {{"epsilon", 1e-5}}}, bfloat16);
+    check("Softmax", {"long", {{.dims = {3, 5000}}}}, bfloat16);
+    check("Mul", {"packs_column", {{.dims = {9, 64}}, {.dims = {9, 1}}}}, bfloat16);
+    check("Sub", {"packs_middle", {{.dims = {3, 1, 40}}, {.dims = {3, 5, 40}}}}, bfloat16);
+    check("Div", {"packs_left_column", {{.kind = CaseInput::Kind::kPositive, .dims = {6, 1}}, {.kind = CaseInput::Kind::kPositive, .dims = {6, 24}}}},
+          bfloat16);
+    check("Split", {"packs", {{.dims = {7, 96}}}, {{"axis", int64_t{1}}}, 3}, bfloat16);
+    check("Cast", {"packs", {{.dims = {1003}}}, {{"to", int64_t{16}}}, 1, false}, bfloat16);
+  }
+}
+
 // Gradients are inferred as float32; lower_precision narrows them afterwards, as here.
 TEST(CudaOps, ExpandGradientSumsInBFloat16) {
   if (CudaDeviceCount() == 0) GTEST_SKIP() << "no GPU on this machine";
