@@ -36,11 +36,14 @@ struct AttentionGradients {
   float* dsinks;  // may be null
   bool add_dsinks;
 };
-void AttentionBackward(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
-                       CUstream_st* stream);
-void AttentionQueryGradient(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
-                            CUstream_st* stream);
+// In this order: delta = dy . y, which the others read.
+void AttentionDelta(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
+                    CUstream_st* stream);
 void AttentionKeyGradient(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
                           CUstream_st* stream);
+void AttentionQueryGradient(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
+                            CUstream_st* stream);
+void AttentionSinkGradient(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
+                           CUstream_st* stream);
 
 }  // namespace weir::cuda

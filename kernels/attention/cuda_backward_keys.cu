@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
 void AttentionKeyGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
                           CUstream_st* stream) {
+  if (s.batch * s.sequence * s.q_heads == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(max(s.d, s.dv), [&](auto chunks) {
       AttentionKeyGradientKernel<decltype(type), decltype(chunks)::value>

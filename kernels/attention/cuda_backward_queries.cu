@@ -60,6 +60,7 @@ __global__ void __launch_bounds__(kThreads)
 
 void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
                             CUstream_st* stream) {
+  if (s.batch * s.sequence * s.q_heads == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(s.d, [&](auto chunks) {
       AttentionQueryGradientKernel<decltype(type), decltype(chunks)::value>
@@ -68,18 +69,19 @@ void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a, c
   });
 }
 
-void AttentionBackward(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
+void AttentionDelta(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
   const int64_t rows = s.batch * s.sequence * s.q_heads;
-  if (rows > 0) {
-    WithFloatType(a.dtype, [&](auto type) {
-      using T = decltype(type);
-      DeltaKernel<T><<<BlocksFor(rows * kWarp), kThreads, 0, stream>>>(s, static_cast<const T*>(a.y),
-                                                                       static_cast<const T*>(g.dy), g.delta);
-    });
-    AttentionKeyGradient(s, a, g, stream);
-    AttentionQueryGradient(s, a, g, stream);
-  }
-  if (g.dsinks == nullptr || s.q_heads == 0) return;
+  if (rows == 0) return;
+  WithFloatType(a.dtype, [&](auto type) {
+    using T = decltype(type);
+    DeltaKernel<T><<<BlocksFor(rows * kWarp), kThreads, 0, stream>>>(s, static_cast<const T*>(a.y),
+                                                                     static_cast<const T*>(g.dy), g.delta);
+  });
+}
+
+void AttentionSinkGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
+                           CUstream_st* stream) {
+  if (s.q_heads == 0) return;
   SinkGradientKernel<<<static_cast<unsigned>(s.q_heads), kThreads, 0, stream>>>(s, a.sinks, a.lse, g);
 }
 
