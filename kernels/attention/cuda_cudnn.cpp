@@ -13,10 +13,8 @@
 #include <string>
 #include <unordered_map>
 
-#include <cublasLt.h>
-
-#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-#include <cudnn_frontend.h>
+#include "backend/cuda/cuda_error.h"
+#include "backend/cuda/cudnn.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;

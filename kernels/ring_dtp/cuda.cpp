@@ -12,6 +12,10 @@
 namespace weir {
 namespace {
 
+// Elements between rows of a strip: a multiple of 16 bytes, so that one strip and many are the same to
+// the library.
+int64_t StrideOf(const HeadSizes& s) { return DivCeil(s.strip, 8) * 8; }
+
 // Strips end at leaf edges (log-sum-exp) and at the groups that dX folds in bfloat16.
 HeadSizes CudaSizes(const Dims& x, const Dims& weight, DType dtype, const Attributes& attributes) {
   HeadSizes s = HeadSizesOf(x, weight, attributes);
@@ -30,7 +34,7 @@ struct Buffers {
   std::byte* gemm;
   Buffers(const HeadSizes& s, DType dtype, WorkspaceLayout& layout)
       : bad(layout.Take<int64_t>(1)),
-        logits(layout.Take<std::byte>(BytesOf(dtype, s.block * s.strip))),
+        logits(layout.Take<std::byte>(BytesOf(dtype, s.block * StrideOf(s)))),
         sums{layout.Take<float>(s.block), layout.Take<float>(s.block), layout.Take<float>(s.block)},
         lse(layout.Take<float>(s.block)),
         terms(layout.Take<double>(s.tokens)),
@@ -52,6 +56,7 @@ class Head {
         queue_(CudaQueue(c)),
         dtype_(c.inputs[0].dtype),
         s_(CudaSizes(c.inputs[0].dims, c.inputs[1].dims, dtype_, c.attributes())),
+        stride_(StrideOf(s_)),
         layout_(c.workspace.data()),
         b_(s_, dtype_, layout_),
         ignore_index_(c.attributes().Int("ignore_index", -100)) {}
@@ -82,16 +87,15 @@ class Head {
   int64_t Width(int64_t first) const { return std::min(s_.strip, s_.vocabulary - first); }
   const std::byte* X() const { return c_.inputs[0].bytes + BytesOf(dtype_, row_ * s_.channels); }
   const std::byte* Weight(int64_t column) const { return c_.inputs[1].bytes + BytesOf(dtype_, column * s_.channels); }
-  // Rows keep the strip's stride, so that a narrow last strip stays aligned.
   cuda::LogitStrip Strip(int64_t first) const {
     return {.logits = b_.logits, .dtype = dtype_, .rows = rows_, .first = first, .width = Width(first),
-            .stride = s_.strip, .labels = Labels()};
+            .stride = stride_, .labels = Labels()};
   }
 
   void MakeLogits(int64_t first) {
     cuda::Gemm(queue_,
                {.m = rows_, .n = Width(first), .k = s_.channels, .a = {X(), dtype_, s_.channels},
-                .b = {Weight(first), dtype_, s_.channels, true}, .c = b_.logits, .c_dtype = dtype_, .c_stride = s_.strip},
+                .b = {Weight(first), dtype_, s_.channels, true}, .c = b_.logits, .c_dtype = dtype_, .c_stride = stride_},
                b_.gemm);
   }
 
@@ -113,7 +117,7 @@ class Head {
     for (int64_t at = 0; at < width; at += group) {
       cuda::Gemm(queue_,
                  {.m = rows_, .n = s_.channels, .k = std::min(group, width - at),
-                  .a = {b_.logits + BytesOf(dtype_, at), dtype_, s_.strip},
+                  .a = {b_.logits + BytesOf(dtype_, at), dtype_, stride_},
                   .b = {Weight(first + at), dtype_, s_.channels}, .c = dx, .c_dtype = DType::kFloat32,
                   .c_stride = s_.channels, .sum = first + at > 0 ? cuda::GemmSum::kContinue : cuda::GemmSum::kSet},
                  b_.gemm);
@@ -123,7 +127,7 @@ class Head {
   void AddWeightGradient(int64_t first) {
     const bool add = c_.has(4) || row_ > 0;
     cuda::Gemm(queue_,
-               {.m = Width(first), .n = s_.channels, .k = rows_, .a = {b_.logits, dtype_, s_.strip, true},
+               {.m = Width(first), .n = s_.channels, .k = rows_, .a = {b_.logits, dtype_, stride_, true},
                 .b = {X(), dtype_, s_.channels}, .c = c_.outputs[2].data<float>() + first * s_.channels,
                 .c_dtype = DType::kFloat32, .c_stride = s_.channels,
                 .sum = add ? cuda::GemmSum::kFold : cuda::GemmSum::kSet},
@@ -134,6 +138,7 @@ class Head {
   CudaStream& queue_;
   const DType dtype_;
   const HeadSizes s_;
+  const int64_t stride_;
   WorkspaceLayout layout_;
   const Buffers b_;
   const int64_t ignore_index_;
