@@ -101,7 +101,7 @@ std::unique_ptr<OpGraph> MakeOpGraph(const OpSchema& schema, const OpCase& op_ca
   for (Value* output : outputs) {
     op->output_gradients.push_back(
         !IsFloat(output->dtype) ? nullptr
-                                : op->graph.AddInput("d" + output->name, types.empty() ? DType::kFloat32 : output->dtype,
+                                : op->graph.AddInput("d" + output->name, types.empty() || output->dtype == DType::kFloat64 ? DType::kFloat32 : output->dtype,
                                                      output->shape));
   }
   if (gradient) {
