@@ -19,7 +19,7 @@ void LaunchEmbedding(KernelContext& c) {
 }
 
 int64_t GradientWorkspace(const Node& node) {
-  return NumElements(ToDims(node.in(0)->shape)) * static_cast<int64_t>(sizeof(int32_t));
+  return 2 * NumElements(ToDims(node.in(0)->shape)) * static_cast<int64_t>(sizeof(int32_t));
 }
 
 void LaunchEmbeddingGradient(KernelContext& c) {
@@ -27,8 +27,9 @@ void LaunchEmbeddingGradient(KernelContext& c) {
   CUstream_st* stream = CudaQueue(c).stream;
   if (!c.has(2)) CheckCuda(cudaMemsetAsync(dw.bytes, 0, static_cast<size_t>(dw.size_bytes()), stream), "EmbeddingGradient");
   auto* order = reinterpret_cast<int32_t*>(c.workspace.data());
-  cuda::SortTokens(ids.data<int64_t>(), ids.elements(), dw.dims[0], order, stream);
-  cuda::AddEmbeddingGradient(ids.data<int64_t>(), order, dy.dtype, dy.bytes, ids.elements(), dw.dims[1], dw.data<float>(),
+  const cuda::SortedTokens sorted{order, order + ids.elements()};
+  cuda::SortTokens(ids.data<int64_t>(), ids.elements(), dw.dims[0], sorted, stream);
+  cuda::AddEmbeddingGradient(ids.data<int64_t>(), sorted, dy.dtype, dy.bytes, ids.elements(), dw.dims[1], dw.data<float>(),
                              stream);
 }
 

@@ -6,8 +6,8 @@
 namespace weir::cuda {
 namespace {
 
-constexpr int64_t kLongRow = 1024;  // a whole block from here on, else a warp
-constexpr int64_t kShortRow = 128;  // of a head: eight threads up to here
+// Packs of a row from which a whole block has work for every thread, and up to which eight threads do (of a head).
+constexpr int64_t kLongRow = kThreads, kShortRow = 16;
 
 // A row by kGroup threads, `kSize` neighbours at once; it stays in the caches between the two passes.
 template <class T, int kSize, int kGroup>
@@ -95,10 +95,11 @@ template <class T, class Body>
 void WithLayout(int64_t h, bool aligned, const Body& body) {
   constexpr int kPack = Pack<T>::size;
   const bool packs = aligned && h % kPack == 0;
-  if (h >= kLongRow) {
+  const int64_t units = packs ? h / kPack : h;
+  if (units >= kLongRow) {
     packs ? body(Size<kPack>{}, Size<kThreads>{}) : body(Size<1>{}, Size<kThreads>{});
   } else if (packs) {
-    h <= kShortRow ? body(Size<kPack>{}, Size<8>{}) : body(Size<kPack>{}, Size<kWarp>{});
+    units <= kShortRow ? body(Size<kPack>{}, Size<8>{}) : body(Size<kPack>{}, Size<kWarp>{});
   } else {
     body(Size<1>{}, Size<kWarp>{});
   }
