@@ -6,16 +6,16 @@ namespace {
 
 template <class T>
 void ZeroFillReference(Eval<T>& e) {
-  e.out[0] = e.x(0);
+  e.out[0] = e.floats(0);
   std::fill(e.out[0].f.begin(), e.out[0].f.end(), T(0));
 }
 
 template <class T>
 void AccumulateReference(Eval<T>& e) {
-  WEIR_CHECK(e.x(0).dims == e.x(1).dims, ErrorCode::kInvalidShape, "Accumulate: accumulator ",
-             ToString(e.x(0).dims), ", gradient ", ToString(e.x(1).dims));
-  e.out[0] = e.x(0);
-  for (size_t k = 0; k < e.out[0].f.size(); ++k) e.out[0].f[k] += e.x(1).f[k];
+  WEIR_CHECK(e.floats(0).dims == e.floats(1).dims, ErrorCode::kInvalidShape, "Accumulate: accumulator ",
+             ToString(e.floats(0).dims), ", gradient ", ToString(e.floats(1).dims));
+  e.out[0] = e.floats(0);
+  for (size_t k = 0; k < e.out[0].f.size(); ++k) e.out[0].f[k] += e.floats(1).f[k];
 }
 
 void InferAccumulate(InferContext& c) {

@@ -2,16 +2,17 @@
 #include <cmath>
 
 #include "graph/eval.h"
+#include "kernels/common/integer_inputs.h"
 #include "kernels/adamw/config.h"
 
 namespace weir {
 
 template <class T>
 void AdamWReference(Eval<T>& e) {
-  Array<T> p = e.x(0), m = e.x(2), v = e.x(3);
-  const Array<T>& gradient = e.x(1);
-  const AdamWStep s(e.attributes, Real(e.x(4).f[0]), e.x(5).i[0]);
-  const T coefficient = e.x(6).f[0];
+  Array<T> p = e.floats(0), m = e.floats(2), v = e.floats(3);
+  const Array<T>& gradient = e.floats(1);
+  const AdamWStep s(e.attributes, Real(e.floats(4).f[0]), Integers(e, 5).i[0]);
+  const T coefficient = e.floats(6).f[0];
   if (std::isfinite(Real(coefficient))) {
     for (size_t i = 0; i < p.f.size(); ++i) {
       const T g = gradient.f[i] * coefficient;

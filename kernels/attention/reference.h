@@ -26,7 +26,7 @@ std::vector<T> AttentionScores(const AttentionConfig& c, const Array<T>& q, cons
 
 template <class T>
 void AttentionReference(Eval<T>& e) {
-  const Array<T>&q = e.x(0), &k = e.x(1), &v = e.x(2);
+  const Array<T>&q = e.floats(0), &k = e.floats(1), &v = e.floats(2);
   const AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
   Array<T> y = Array<T>::Floats({c.batch, c.sequence, c.q_heads, c.dv});
   Array<T> lse = Array<T>::Floats({c.batch, c.q_heads, c.sequence});
@@ -34,9 +34,9 @@ void AttentionReference(Eval<T>& e) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
       for (int64_t i = 0; i < c.sequence; ++i) {
         std::vector<T> p = AttentionScores(c, q, k, b, i, h);
-        T top = e.has(3) ? e.x(3).f[h] : p[0];
+        T top = e.has(3) ? e.floats(3).f[h] : p[0];
         for (const T& s : p) top = Real(s) > Real(top) ? s : top;
-        T sum = e.has(3) ? std::exp(e.x(3).f[h] - top) : T(0);
+        T sum = e.has(3) ? std::exp(e.floats(3).f[h] - top) : T(0);
         for (T& s : p) sum += s = std::exp(s - top);
         for (size_t j = 0; j < p.size(); ++j) {
           const int64_t row = c.V(b, c.FirstKey(i) + static_cast<int64_t>(j), h / c.group());
@@ -53,7 +53,7 @@ void AttentionReference(Eval<T>& e) {
 // p = exp(s - lse), delta = dy . y, ds = p * (dy . v - delta) * slope * scale
 template <class T>
 void AttentionGradientReference(Eval<T>& e) {
-  const Array<T>&q = e.x(0), &k = e.x(1), &v = e.x(2), &y = e.x(3), &lse = e.x(4), &dy = e.x(5);
+  const Array<T>&q = e.floats(0), &k = e.floats(1), &v = e.floats(2), &y = e.floats(3), &lse = e.floats(4), &dy = e.floats(5);
   const AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
   Array<T> dq = Array<T>::Floats(q.dims), dk = Array<T>::Floats(k.dims),
            dv = Array<T>::Floats(v.dims);
@@ -67,7 +67,7 @@ void AttentionGradientReference(Eval<T>& e) {
         const int64_t row = c.Y(b, i, h);
         T delta{};
         for (int64_t d = 0; d < c.dv; ++d) delta += dy.f[row + d] * y.f[row + d];
-        if (e.has(6)) dsinks.f[h] -= std::exp(e.x(6).f[h] - log_sum) * delta;
+        if (e.has(6)) dsinks.f[h] -= std::exp(e.floats(6).f[h] - log_sum) * delta;
         for (size_t n = 0; n < s.size(); ++n) {
           const int64_t j = c.FirstKey(i) + static_cast<int64_t>(n), kv = h / c.group();
           const T p = std::exp(s[n] - log_sum);
@@ -86,7 +86,7 @@ void AttentionGradientReference(Eval<T>& e) {
     }
   }
   if (e.has(7)) {
-    for (int64_t h = 0; h < c.q_heads; ++h) dsinks.f[h] += e.x(7).f[h];
+    for (int64_t h = 0; h < c.q_heads; ++h) dsinks.f[h] += e.floats(7).f[h];
   }
   e.out[0] = std::move(dq);
   e.out[1] = std::move(dk);

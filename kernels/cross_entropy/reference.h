@@ -2,13 +2,14 @@
 #include <cmath>
 
 #include "graph/eval.h"
+#include "kernels/common/integer_inputs.h"
 #include "kernels/cross_entropy/labels.h"
 
 namespace weir {
 
 template <class T>
 void CrossEntropyReference(Eval<T>& e) {
-  const Array<T>&logits = e.x(0), &labels = e.x(1);
+  const Array<T>&logits = e.floats(0), &labels = Integers(e, 1);
   const int64_t n = labels.elements(), v = logits.dims.back();
   const int64_t ignore_index = e.attributes.Int("ignore_index", -100);
   Array<T> loss = Array<T>::Floats({}), lse = Array<T>::Floats(labels.dims);
@@ -21,17 +22,17 @@ void CrossEntropyReference(Eval<T>& e) {
     lse.f[i] = top + std::log(sum);
     if (LabelCounts(labels.i[i], i, v, ignore_index)) loss.f[0] += lse.f[i] - row[labels.i[i]];
   }
-  loss.f[0] *= e.x(2).f[0];
+  loss.f[0] *= e.floats(2).f[0];
   e.out[0] = std::move(loss);
   if (e.out.size() > 1) e.out[1] = std::move(lse);
 }
 
 template <class T>
 void CrossEntropyGradientReference(Eval<T>& e) {
-  const Array<T>&logits = e.x(0), &labels = e.x(1), &lse = e.x(2);
+  const Array<T>&logits = e.floats(0), &labels = Integers(e, 1), &lse = e.floats(2);
   const int64_t n = labels.elements(), v = logits.dims.back();
   const int64_t ignore_index = e.attributes.Int("ignore_index", -100);
-  const T factor = e.x(3).f[0] * e.x(4).f[0];
+  const T factor = e.floats(3).f[0] * e.floats(4).f[0];
   Array<T> dlogits = Array<T>::Floats(logits.dims);
   for (int64_t i = 0; i < n; ++i) {
     if (!LabelCounts(labels.i[i], i, v, ignore_index)) continue;

@@ -6,7 +6,7 @@ namespace {
 
 template <class T>
 void UnaryGradientReference(Eval<T>& e) {
-  const Array<T>&x = e.x(0), &dy = e.x(1);
+  const Array<T>&x = e.floats(0), &dy = e.floats(1);
   e.out[0] = Array<T>::Floats(x.dims);
   VisitFunction(e.attributes.String("function", ""), e.attributes, [&](const auto& f) {
     for (size_t k = 0; k < x.f.size(); ++k) e.out[0].f[k] = dy.f[k] * f.Slope(x.f[k]);

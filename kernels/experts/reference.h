@@ -1,5 +1,6 @@
 #pragma once
 #include "graph/eval.h"
+#include "kernels/common/integer_inputs.h"
 #include "kernels/experts/activation.h"
 
 namespace weir {
@@ -12,13 +13,13 @@ struct ExpertsView {
   int64_t n, k, e, h, i;
 
   explicit ExpertsView(const Eval<T>& eval)
-      : x(eval.x(0)),
-        ids(eval.x(1)),
-        weights(eval.x(2)),
-        gate_up(eval.x(3)),
-        down(eval.x(4)),
-        gate_up_bias(eval.has(5) ? eval.in[5] : nullptr),
-        down_bias(eval.has(6) ? eval.in[6] : nullptr),
+      : x(eval.floats(0)),
+        ids(Integers(eval, 1)),
+        weights(eval.floats(2)),
+        gate_up(eval.floats(3)),
+        down(eval.floats(4)),
+        gate_up_bias(eval.has(5) ? &eval.floats(5) : nullptr),
+        down_bias(eval.has(6) ? &eval.floats(6) : nullptr),
         n(x.dims[0]),
         k(ids.dims[1]),
         e(gate_up.dims[0]),
@@ -74,11 +75,11 @@ template <class T>
 void ExpertsGradientReference(Eval<T>& e) {
   const ExpertsView<T> v(e);
   const ExpertActivation act(e.attributes);
-  const Array<T>& dy = e.x(7);
+  const Array<T>& dy = e.floats(7);
   const size_t outputs = e.out.size();
   e.out.resize(6);
   const auto start = [&](size_t acc, const Dims& dims) {
-    return e.has(acc) ? *e.in[acc] : Array<T>::Floats(dims);
+    return e.has(acc) ? e.floats(acc) : Array<T>::Floats(dims);
   };
   Array<T> dx = Array<T>::Floats(v.x.dims), dweights = Array<T>::Floats(v.weights.dims);
   Array<T> dgate_up = start(8, v.gate_up.dims), ddown = start(9, v.down.dims);

@@ -18,7 +18,7 @@ void GemmReference(Eval<T>& e) {
   const T alpha(static_cast<float>(e.attributes.Float("alpha", 1)));
   const T beta(static_cast<float>(e.attributes.Float("beta", 1)));
   const int64_t m = a.dims[ta ? 1 : 0], k = a.dims[ta ? 0 : 1], n = b.dims[tb ? 0 : 1];
-  const auto [c_row, c_column] = GemmBiasStrides(e.has(2) ? e.x(2).dims : Dims{});
+  const auto [c_row, c_column] = GemmBiasStrides(e.has(2) ? e.floats(2).dims : Dims{});
   Array<T> y = Array<T>::Floats({m, n});
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
@@ -27,7 +27,7 @@ void GemmReference(Eval<T>& e) {
         sum += a.f[ta ? p * m + i : i * k + p] * b.f[tb ? j * k + p : p * n + j];
       }
       sum *= alpha;
-      y.f[i * n + j] = e.has(2) ? sum + beta * e.x(2).f[i * c_row + j * c_column] : sum;
+      y.f[i * n + j] = e.has(2) ? sum + beta * e.floats(2).f[i * c_row + j * c_column] : sum;
     }
   }
   e.out[0] = std::move(y);
@@ -36,7 +36,7 @@ void GemmReference(Eval<T>& e) {
 // dc = beta * dy summed over the axes that c broadcasts
 template <class T>
 void GemmBiasGradientReference(Eval<T>& e) {
-  const Array<T>&c = e.x(0), &dy = e.x(1);
+  const Array<T>&c = e.floats(0), &dy = e.floats(1);
   const T beta(static_cast<float>(e.attributes.Float("beta", 1)));
   const auto [c_row, c_column] = GemmBiasStrides(c.dims);
   Array<T> dc = Array<T>::Floats(c.dims);

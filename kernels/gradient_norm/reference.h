@@ -25,7 +25,7 @@ inline double ClipCoefficient(double norm, double max_norm) {
 template <class T>
 void ClipCoefficientReference(Eval<T>& e) {
   e.out[0] = Array<T>::Floats(
-      {}, T(ClipCoefficient(Real(e.x(0).f[0]), e.attributes.Float("max_norm", 0))));
+      {}, T(ClipCoefficient(Real(e.floats(0).f[0]), e.attributes.Float("max_norm", 0))));
 }
 
 }  // namespace weir

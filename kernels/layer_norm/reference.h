@@ -19,10 +19,10 @@ NormView ViewNorm(const Dims& dims, int64_t axis);
 // Extra outputs: mean (center only), r.
 template <bool center, class T>
 void NormReference(Eval<T>& e) {
-  const Array<T>& x = e.x(0);
+  const Array<T>& x = e.floats(0);
   const NormView view = ViewNorm(x.dims, e.attributes.Int("axis", -1));
-  const auto gamma = BroadcastIndex(e.x(1).dims, view.inner);
-  const auto beta = e.has(2) ? BroadcastIndex(e.x(2).dims, view.inner) : std::vector<int64_t>{};
+  const auto gamma = BroadcastIndex(e.floats(1).dims, view.inner);
+  const auto beta = e.has(2) ? BroadcastIndex(e.floats(2).dims, view.inner) : std::vector<int64_t>{};
   const T epsilon(static_cast<float>(e.attributes.Float("epsilon", 1e-5f)));
   const T count(static_cast<float>(view.length));
   e.out[0] = x;
@@ -38,8 +38,8 @@ void NormReference(Eval<T>& e) {
     const T inverse = T(1) / std::sqrt(square / count + epsilon);
     for (int64_t j = 0; j < view.length; ++j) {
       T& y = e.out[0].f[row * view.length + j];
-      y = (in[j] - mean) * inverse * e.x(1).f[gamma[j]];
-      if (e.has(2)) y += e.x(2).f[beta[j]];
+      y = (in[j] - mean) * inverse * e.floats(1).f[gamma[j]];
+      if (e.has(2)) y += e.floats(2).f[beta[j]];
     }
     means.f[row] = mean;
     inverses.f[row] = inverse;
@@ -53,7 +53,7 @@ void NormReference(Eval<T>& e) {
 // dgamma = sum over rows of dy * h, dbeta = sum over rows of dy. Statistics are recomputed.
 template <class T>
 void LayerNormGradientReference(Eval<T>& e) {
-  const Array<T>&x = e.x(0), &gamma = e.x(1), &dy = e.x(2);
+  const Array<T>&x = e.floats(0), &gamma = e.floats(1), &dy = e.floats(2);
   const NormView view = ViewNorm(x.dims, e.attributes.Int("axis", -1));
   const T epsilon(static_cast<float>(e.attributes.Float("epsilon", 1e-5f)));
   const T count(static_cast<float>(view.length));
@@ -80,7 +80,7 @@ void LayerNormGradientReference(Eval<T>& e) {
   }
   for (size_t o = 1; o < e.out.size(); ++o) {
     e.out[o] = o == 1 ? dgamma : dbeta;
-    for (size_t j = 0; e.has(o + 2) && j < e.out[o].f.size(); ++j) e.out[o].f[j] += e.x(o + 2).f[j];
+    for (size_t j = 0; e.has(o + 2) && j < e.out[o].f.size(); ++j) e.out[o].f[j] += e.floats(o + 2).f[j];
   }
 }
 

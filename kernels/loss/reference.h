@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "graph/eval.h"
+#include "kernels/common/integer_inputs.h"
 
 namespace weir {
 
@@ -19,7 +20,7 @@ using LossSum = std::conditional_t<std::is_same_v<T, float>, double, T>;
 // w[t_i]. logp [N, C, d...], targets [N, d...], weights? [C].
 template <class T>
 Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
-  const Array<T>& target = e.x(1);
+  const Array<T>& target = Integers(e, 1);
   WEIR_CHECK(logp.dims.size() >= 2, ErrorCode::kInvalidShape, "scores ", ToString(logp.dims),
              ", expected [N,C,...]");
   const int64_t classes = logp.dims[1];
@@ -27,7 +28,7 @@ Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
   expected.erase(expected.begin() + 1);
   WEIR_CHECK(target.dims == expected, ErrorCode::kInvalidShape, "labels ", ToString(target.dims),
              ", expected ", ToString(expected));
-  WEIR_CHECK(!e.has(2) || e.x(2).dims == Dims{classes}, ErrorCode::kInvalidShape,
+  WEIR_CHECK(!e.has(2) || e.floats(2).dims == Dims{classes}, ErrorCode::kInvalidShape,
              "weights must be [", classes, "]");
   std::optional<int64_t> ignore;
   if (e.attributes.Has("ignore_index")) ignore = e.attributes.Int("ignore_index", 0);
@@ -42,7 +43,7 @@ Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
     WEIR_CHECK(t >= 0 && t < classes, ErrorCode::kInvalidArgument, "label ", t, " at position ", k,
                " is outside [0,", classes, ")");
     const auto i = static_cast<int64_t>(k);
-    const T w = e.has(2) ? e.x(2).f[t] : T(1);
+    const T w = e.has(2) ? e.floats(2).f[t] : T(1);
     each.f[k] = -w * logp.f[(i / inner * classes + t) * inner + i % inner];
     sum += each.f[k];
     weight_sum += w;
@@ -54,12 +55,12 @@ Array<T> PickLoss(const Eval<T>& e, const Array<T>& logp) {
 
 template <class T>
 void NegativeLogLikelihoodLossReference(Eval<T>& e) {
-  e.out[0] = PickLoss(e, e.x(0));
+  e.out[0] = PickLoss(e, e.floats(0));
 }
 
 template <class T>
 void SoftmaxCrossEntropyLossReference(Eval<T>& e) {
-  Array<T> logp = e.x(0);
+  Array<T> logp = e.floats(0);
   WEIR_CHECK(logp.dims.size() >= 2, ErrorCode::kInvalidShape, "scores ", ToString(logp.dims),
              ", expected [N,C,...]");
   const int64_t classes = logp.dims[1];

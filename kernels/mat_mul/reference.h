@@ -28,7 +28,7 @@ void MatMulReference(Eval<T>& e) {
 // input 0: da = sum over broadcast batches of dy b^T;  input 1: db = sum of a^T dy
 template <class T>
 void MatMulGradientReference(Eval<T>& e) {
-  const Array<T>&a = e.x(0), &b = e.x(1), &dy = e.x(2);
+  const Array<T>&a = e.floats(0), &b = e.floats(1), &dy = e.floats(2);
   const bool left = e.attributes.Int("input") == 0;
   const MatMulGeometry g = MakeMatMulGeometry(a.dims, b.dims);
   Array<T> out = Array<T>::Floats(left ? a.dims : b.dims);

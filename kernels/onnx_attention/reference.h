@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "graph/eval.h"
+#include "kernels/common/integer_inputs.h"
 #include "kernels/elementwise/broadcast.h"
 
 namespace weir {
@@ -47,16 +48,16 @@ void OnnxAttentionReference(Eval<T>& e) {
   const Attributes& a = e.attributes;
   WEIR_CHECK(!e.has(6) && e.out.size() <= 3, ErrorCode::kUnsupportedOp,
              "Attention: nonpad_kv_seqlen and qk_matmul_output are not supported");
-  const HeadView q = ViewHeads(e.x(0).dims, a.Int("q_num_heads", 0), "Q");
-  const HeadView new_k = ViewHeads(e.x(1).dims, a.Int("kv_num_heads", 0), "K");
-  const HeadView new_v = ViewHeads(e.x(2).dims, a.Int("kv_num_heads", 0), "V");
-  const Array<T> keys = AppendToPast(e.has(4) ? &e.x(4) : nullptr, e.x(1), new_k);
-  const Array<T> values = AppendToPast(e.has(5) ? &e.x(5) : nullptr, e.x(2), new_v);
+  const HeadView q = ViewHeads(e.floats(0).dims, a.Int("q_num_heads", 0), "Q");
+  const HeadView new_k = ViewHeads(e.floats(1).dims, a.Int("kv_num_heads", 0), "K");
+  const HeadView new_v = ViewHeads(e.floats(2).dims, a.Int("kv_num_heads", 0), "V");
+  const Array<T> keys = AppendToPast(e.has(4) ? &e.floats(4) : nullptr, e.floats(1), new_k);
+  const Array<T> values = AppendToPast(e.has(5) ? &e.floats(5) : nullptr, e.floats(2), new_v);
   const HeadView k = ViewHeads(keys.dims, 0, "K"), v = ViewHeads(values.dims, 0, "V");
   WEIR_CHECK(q.batch == k.batch && k.batch == v.batch && k.heads == v.heads &&
                  k.length == v.length && q.width == k.width && k.heads > 0 &&
                  q.heads % k.heads == 0,
-             ErrorCode::kInvalidShape, "Attention: Q ", ToString(e.x(0).dims), ", K ",
+             ErrorCode::kInvalidShape, "Attention: Q ", ToString(e.floats(0).dims), ", K ",
              ToString(keys.dims), ", V ", ToString(values.dims), " do not fit together");
   const T scale(static_cast<float>(a.Float("scale", 1 / std::sqrt(static_cast<double>(q.width)))));
   const T softcap(static_cast<float>(a.Float("softcap", 0)));
@@ -74,7 +75,7 @@ void OnnxAttentionReference(Eval<T>& e) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   Array<T> y = Array<T>::Floats(q.packed ? Dims{q.batch, q.length, q.heads * v.width}
                                          : Dims{q.batch, q.heads, q.length, v.width});
-  y.dtype = e.x(0).dtype;
+  y.dtype = e.floats(0).dtype;
   const HeadView out{q.batch, q.heads, q.length, v.width, q.packed};
   std::vector<T> score(static_cast<size_t>(k.length));
   for (int64_t row = 0; row < q.batch * q.heads * q.length; ++row) {
@@ -87,7 +88,7 @@ void OnnxAttentionReference(Eval<T>& e) {
           (causal && ahead > 0) || (left >= 0 && -ahead > left) || (right >= 0 && ahead > right);
       T s{};
       for (int64_t d = 0; d < q.width; ++d)
-        s += e.x(0).f[q.At(b, h, i) + d] * keys.f[k.At(b, kv, j) + d];
+        s += e.floats(0).f[q.At(b, h, i) + d] * keys.f[k.At(b, kv, j) + d];
       s *= scale;
       if (Real(softcap) > 0) s = softcap * std::tanh(s / softcap);
       if (e.has(3)) {
@@ -115,7 +116,7 @@ void OnnxAttentionReference(Eval<T>& e) {
 // 2i+1).
 template <class T>
 void OnnxRotaryEmbeddingReference(Eval<T>& e) {
-  const Array<T>&x = e.x(0), &cos = e.x(1), &sin = e.x(2);
+  const Array<T>&x = e.floats(0), &cos = e.floats(1), &sin = e.floats(2);
   const HeadView view = ViewHeads(x.dims, e.attributes.Int("num_heads", 0), "X");
   const bool interleaved = e.attributes.Int("interleaved", 0) != 0;
   const int64_t given = e.attributes.Int("rotary_embedding_dim", 0),
@@ -127,13 +128,13 @@ void OnnxRotaryEmbeddingReference(Eval<T>& e) {
              ErrorCode::kInvalidShape, "RotaryEmbedding: X ", ToString(x.dims), ", cos ",
              ToString(cos.dims), ", sin ", ToString(sin.dims), ", expected caches ",
              ToString(expected));
-  WEIR_CHECK(!e.has(3) || e.x(3).dims == Dims({view.batch, view.length}), ErrorCode::kInvalidShape,
-             "RotaryEmbedding: position_ids ", ToString(e.x(3).dims),
+  WEIR_CHECK(!e.has(3) || Integers(e, 3).dims == Dims({view.batch, view.length}), ErrorCode::kInvalidShape,
+             "RotaryEmbedding: position_ids ", ToString(Integers(e, 3).dims),
              ", expected [batch,sequence]");
   e.out[0] = x;
   for (int64_t row = 0; row < view.batch * view.length; ++row) {
-    const int64_t position = e.has(3) ? e.x(3).i[row] : row;
-    WEIR_CHECK(position >= 0 && (position + 1) * half <= cos.elements(),
+    const int64_t position = e.has(3) ? Integers(e, 3).i[row] : row;
+    WEIR_CHECK(position >= 0 && position < cos.elements() / std::max<int64_t>(1, half),
                ErrorCode::kInvalidArgument, "RotaryEmbedding: position ", position,
                " is outside the caches ", ToString(cos.dims));
     for (int64_t h = 0; h < view.heads; ++h) {

@@ -8,7 +8,7 @@ template <class T>
 void PipelinedLlepReference(Eval<T>& e) {
   ExpertsReference(e);
   const int64_t leaves = e.attributes.Int("leaves", 16), experts = e.attributes.Int("experts");
-  const Array<T>& ids = e.x(1);
+  const Array<T>& ids = Integers(e, 1);
   Array<T> counts = Array<T>::Ints({1, leaves, experts});
   for (size_t route = 0; route < ids.i.size(); ++route) {
     const int64_t leaf = static_cast<int64_t>(route) / ids.dims[1] % leaves;

@@ -4,6 +4,7 @@
 #include <complex>
 
 #include "graph/eval.h"
+#include "kernels/common/integer_inputs.h"
 
 namespace weir {
 
@@ -20,31 +21,29 @@ IntRange RangeOf(DType dtype);
 // y = (x - zero_point) * scale
 template <class T>
 void DequantizeLinearReference(Eval<T>& e) {
-  const Array<T>&x = e.x(0), &scale = e.x(1);
-  WEIR_CHECK(!x.is_float() && scale.is_float(), ErrorCode::kInvalidModel, "DequantizeLinear of ",
-             DTypeName(x.dtype), " with scales ", DTypeName(scale.dtype));
-  WEIR_CHECK(!e.has(2) || e.x(2).dims == scale.dims, ErrorCode::kInvalidModel,
-             "DequantizeLinear: zero points ", ToString(e.x(2).dims), " and scales ",
+  const Array<T>&x = Integers(e, 0), &scale = e.floats(1);
+  WEIR_CHECK(!e.has(2) || Integers(e, 2).dims == scale.dims, ErrorCode::kInvalidModel,
+             "DequantizeLinear: zero points ", ToString(Integers(e, 2).dims), " and scales ",
              ToString(scale.dims));
   const auto index = ScaleIndex(e.attributes, x.dims, scale.dims);
   e.out[0] = Array<T>::Floats(x.dims);
   e.out[0].dtype = scale.dtype;
   for (size_t k = 0; k < x.i.size(); ++k) {
-    const int64_t zero = e.has(2) ? e.x(2).i[index[k]] : 0;
-    e.out[0].f[k] = T(static_cast<float>(x.i[k] - zero)) * scale.f[index[k]];
+    const int64_t zero = e.has(2) ? Integers(e, 2).i[index[k]] : 0;
+    e.out[0].f[k] = T(static_cast<float>(static_cast<double>(x.i[k]) - static_cast<double>(zero))) * scale.f[index[k]];
   }
 }
 
 // y = saturate(round(x / scale) + zero_point), halves to even
 template <class T>
 void QuantizeLinearReference(Eval<T>& e) {
-  const Array<T>&x = e.x(0), &scale = e.x(1);
+  const Array<T>&x = e.floats(0), &scale = e.floats(1);
   const auto index = ScaleIndex(e.attributes, x.dims, scale.dims);
-  const DType dtype = e.has(2) ? e.x(2).dtype : DType::kUInt8;
+  const DType dtype = e.has(2) ? Integers(e, 2).dtype : DType::kUInt8;
   const IntRange range = RangeOf(dtype);
   e.out[0] = Array<T>::Ints(x.dims, dtype);
   for (size_t k = 0; k < x.f.size(); ++k) {
-    const int64_t zero = e.has(2) ? e.x(2).i[index[k]] : 0;
+    const int64_t zero = e.has(2) ? Integers(e, 2).i[index[k]] : 0;
     const double scaled =
         std::nearbyint(Real(T(x.f[k] / scale.f[index[k]]))) + static_cast<double>(zero);
     e.out[0].i[k] = std::isnan(scaled)

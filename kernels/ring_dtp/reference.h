@@ -16,7 +16,7 @@ void RingDtpReference(Eval<T>& e) {
     reference(step);
     return std::move(step.out);
   };
-  const Array<T>&x = e.x(0), &weight = e.x(1), &labels = e.x(2), &scale = e.x(3);
+  const Array<T>&x = e.floats(0), &weight = e.floats(1), &labels = Integers(e, 2), &scale = e.floats(3);
   const int64_t v = weight.dims[0], h = weight.dims[1], n = labels.elements();
   const Array<T> one = Array<T>::Floats({}, T(1));
   const Array<T> logits = run(LinearReference<T>, {&x, &weight}, 1)[0];
@@ -33,7 +33,7 @@ void RingDtpReference(Eval<T>& e) {
   if (e.out.size() > 1) e.out[1] = std::move(dx);
   if (e.out.size() > 2) {
     e.out[2] =
-        run(LinearWeightGradientReference<T>, {&x, &dlogits, e.has(4) ? &e.x(4) : nullptr}, 1)[0];
+        run(LinearWeightGradientReference<T>, {&x, &dlogits, e.has(4) ? &e.floats(4) : nullptr}, 1)[0];
   }
 }
 

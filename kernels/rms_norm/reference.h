@@ -9,7 +9,7 @@ namespace weir {
 // Holomorphic in x and gamma, so T may be std::complex<double>.
 template <class T>
 void RmsNormReference(Eval<T>& e) {
-  const Array<T>&x = e.x(0), &gamma = e.x(1);
+  const Array<T>&x = e.floats(0), &gamma = e.floats(1);
   const int64_t h = gamma.elements(), n = h == 0 ? 0 : x.elements() / h;
   const T epsilon(static_cast<float>(e.attributes.Float("epsilon", 1e-5)));
   e.out[0] = Array<T>::Floats(x.dims);
@@ -26,7 +26,7 @@ void RmsNormReference(Eval<T>& e) {
 // dx = rstd * (gamma * dy) - x * rstd^3 / H * sum_h(gamma * dy * x);  dgamma = sum_n dy * x * rstd
 template <class T>
 void RmsNormGradientReference(Eval<T>& e) {
-  const Array<T>&x = e.x(0), &gamma = e.x(1), &rstd = e.x(2), &dy = e.x(3);
+  const Array<T>&x = e.floats(0), &gamma = e.floats(1), &rstd = e.floats(2), &dy = e.floats(3);
   const int64_t h = gamma.elements(), n = h == 0 ? 0 : x.elements() / h;
   e.out[0] = Array<T>::Floats(x.dims);
   Array<T> dgamma = Array<T>::Floats(gamma.dims);
@@ -42,7 +42,7 @@ void RmsNormGradientReference(Eval<T>& e) {
   }
   if (e.out.size() > 1) {
     if (e.has(4)) {
-      for (int64_t j = 0; j < h; ++j) dgamma.f[j] += e.x(4).f[j];
+      for (int64_t j = 0; j < h; ++j) dgamma.f[j] += e.floats(4).f[j];
     }
     e.out[1] = std::move(dgamma);
   }

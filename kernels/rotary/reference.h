@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "graph/eval.h"
+#include "kernels/common/integer_inputs.h"
 
 namespace weir {
 
@@ -10,7 +11,7 @@ template <class T>
 void RotaryTableReference(Eval<T>& e) {
   const std::vector<double> inv_freq = e.attributes.Floats("inv_freq");
   const double scale = e.attributes.Float("scale", 1);
-  const int64_t length = e.x(0).i.at(0), half = static_cast<int64_t>(inv_freq.size());
+  const int64_t length = Integers(e, 0).i.at(0), half = static_cast<int64_t>(inv_freq.size());
   for (auto& table : e.out) table = Array<T>::Floats({length, half});
   for (int64_t p = 0; p < length; ++p) {
     for (int64_t i = 0; i < half; ++i) {
@@ -32,7 +33,7 @@ inline int64_t RotarySecond(int64_t i, int64_t half, bool interleaved) {
 // direction 1: y1 = x1*cos - x2*sin, y2 = x2*cos + x1*sin;  direction -1 is its transpose
 template <class T>
 void RotateReference(Eval<T>& e, T direction, bool from_interleaved, bool to_interleaved) {
-  const Array<T>&x = e.x(0), &cos = e.x(1), &sin = e.x(2);
+  const Array<T>&x = e.floats(0), &cos = e.floats(1), &sin = e.floats(2);
   const int64_t length = x.dims[1], heads = x.dims[2], width = x.dims[3], half = cos.dims[1];
   e.out[0] = x;
   const int64_t rows = width == 0 ? 0 : x.elements() / width;

@@ -35,7 +35,7 @@ void SoftmaxReference(Eval<T>& e) {
 // dx = y * (dy - sum(dy * y)); log form (y = log-softmax): dx = dy - e^y * sum(dy).
 template <class T>
 void SoftmaxGradientReference(Eval<T>& e) {
-  const Array<T>&y = e.x(0), &dy = e.x(1);
+  const Array<T>&y = e.floats(0), &dy = e.floats(1);
   const bool log = e.attributes.Int("log", 0) != 0;
   const AxisView view = ViewAxis(y.dims, e.attributes.Int("axis", -1));
   e.out[0] = Array<T>::Floats(y.dims);
