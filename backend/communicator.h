@@ -70,7 +70,7 @@ class Communicator {
   // Throws that CommError after an Abort by any rank; cheap, for loops that compute for long.
   virtual void ThrowIfAborted() const = 0;
 
-  // The layout's groups ("world", "expert", ... see backend/layout.h), this rank's one of each. Set the
+  // The layout's groups ("world", "expert", ... see graph/layout.h), this rank's one of each. Set the
   // layout once, on the world communicator, before the first Group call. A group lives as long as this.
   virtual void SetLayout(const Layout& layout) = 0;
   virtual Communicator& Group(std::string_view name) = 0;

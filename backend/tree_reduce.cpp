@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/parallel.h"
-#include "backend/layout.h"
+#include "graph/layout.h"
 #include "graph/error.h"
 
 namespace weir {

@@ -1,13 +1,16 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
 
+#include "backend/cpu/gloo_communicator.h"
 #include "backend/cpu/parallel.h"
+#include "backend/launcher.h"
 #include "cli/commands.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
@@ -33,7 +36,11 @@ struct RunFlags {
   int threads = 0;
 };
 
-std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, TrainerOptions& trainer) {
+struct RankFlags {
+  int64_t ranks = 0, timeout_s = 600, start_timeout_s = 30;
+};
+
+std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, DataFlags& data, TrainerOptions& trainer) {
   const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
   const auto text = [](std::string& target) { return po::value<std::string>(&target)->default_value(target); };
   po::options_description main("Run");
@@ -44,12 +51,17 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
       ("steps", integer(trainer.steps), "optimizer steps")
       ("seed", po::value<uint64_t>(&run.seed)->default_value(0), "of data order and --init")
       ("device", text(run.device = "cpu"), "where the step runs: cpu or cuda")
-      ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads; 0 = all cores of this process; results do not depend on it")
+      ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads of a rank; 0 = its share of this process's cores; results do not depend on it")
       ("log-every", integer(run.log_every), "steps between progress lines")
       ("trace-step", integer(run.trace_step), "step whose launches are timed: RUN/trace.json for Perfetto, RUN/trace.txt by op; 0 = none")
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
       ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
       ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
+  po::options_description parallel("Ranks (each holds the whole model and reads its own part of every batch)");
+  parallel.add_options()
+      ("ranks", integer(ranks.ranks), "processes to start on this machine; 0 = as many as torchrun, srun or mpirun started, else 1")
+      ("comm-timeout", integer(ranks.timeout_s), "seconds a rank may keep the others waiting before the run ends with an error")
+      ("start-timeout", integer(ranks.start_timeout_s), "seconds until every rank must have come");
   po::options_description files("Data");
   files.add_options()
       ("data", po::value<std::vector<std::string>>(&data.paths)->required(),
@@ -60,8 +72,8 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
   po::options_description batch("Batch");
   batch.add_options()
       ("sequence", integer(trainer.sequence), "tokens per sequence")
-      ("micro-batch", integer(trainer.micro_batch), "sequences per forward and backward")
-      ("grad-accumulation", integer(trainer.grad_accumulation), "micro-batches per step; the loss is the mean over all valid tokens of the step");
+      ("micro-batch", integer(trainer.micro_batch), "sequences per forward and backward of a rank")
+      ("grad-accumulation", integer(trainer.grad_accumulation), "micro-batches per step and rank; the loss is the mean over all valid tokens of the step");
   po::options_description optimizer("Optimizer (AdamW)");
   auto& schedule = trainer.schedule;
   auto& training = trainer.training;
@@ -77,7 +89,7 @@ std::vector<po::options_description> Flags(RunFlags& run, DataFlags& data, Train
       ("weight-decay", Real(training.weight_decay), "decoupled")
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
       ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
-  return {main, files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
+  return {main, parallel, files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
 void PrepareFolder(const fs::path& folder) {
@@ -110,27 +122,33 @@ DataLoader OpenData(const DataFlags& flags, const TrainerOptions& trainer, uint6
   return DataLoader(std::move(files), trainer.sequence, seed, !flags.no_shuffle, vocabulary);
 }
 
-// Ctrl-C and the scheduler's SIGTERM end a run between steps, with its weights saved. A second one kills at once.
+// Ctrl-C and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. A second one kills at
+// once.
 volatile std::sig_atomic_t stop_signal = 0;
 
 void StopOnSignals() {
   struct sigaction action = {};
   action.sa_handler = [](int signal) { stop_signal = signal; };
   action.sa_flags = SA_RESETHAND;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
+// How long the other ranks, rank 0 with the weights to save among them, have to end after one has failed.
+constexpr auto kSaveTime = std::chrono::seconds(15);
+
 constexpr int kMostThreads = 1024;
+constexpr int64_t kMostRanks = 1024;  // of one machine
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
 // One usage error for every value that no run could mean.
-void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
+void CheckRanges(const RunFlags& run, const RankFlags& ranks, const TrainerOptions& o) {
   std::string wrong;
   const auto need = [&](bool ok, const std::string& text) {
     if (!ok) wrong += (wrong.empty() ? "" : "; ") + text;
   };
   need(run.threads >= 0 && run.threads <= kMostThreads, "--threads must be 0.." + std::to_string(kMostThreads));
+  need(ranks.ranks >= 0 && ranks.ranks <= kMostRanks, "--ranks must be 1.." + std::to_string(kMostRanks) + ", or 0 for as many as were started");
+  need(ranks.timeout_s > 0 && ranks.start_timeout_s > 0, "--comm-timeout and --start-timeout must be positive");
   need(o.steps > 0, "--steps must be positive");
   need(run.log_every > 0, "--log-every must be positive");
   need(o.sequence > 0 && o.sequence < kMostTokens, "--sequence must be 1..2^40");
@@ -160,67 +178,169 @@ StepRecord StepOrTrace(Trainer& trainer, int64_t trace_step, const fs::path& fol
   return record;
 }
 
+// The ranks must have been given the same flags: they would otherwise wait for each other in vain.
+void CheckSameConfig(Communicator& world, const std::string& config) {
+  const auto hashes = world.GatherValues(static_cast<uint64_t>(std::hash<std::string>{}(config)), {"CheckSameConfig", "flags"});
+  for (size_t r = 1; r < hashes.size(); ++r) {
+    WEIR_CHECK(hashes[r] == hashes[0], ErrorCode::kInvalidArgument, "rank ", r, " was started with other flags than rank 0");
+  }
+}
+
+// Rank 0 alone writes the run folder and reports progress.
+class RunFolder {
+ public:
+  RunFolder(const fs::path& folder, const Trainer& trainer, const RunFlags& run)
+      : folder_((PrepareFolder(folder), folder)),
+        title_(fs::path(run.model).filename().string()),
+        metrics_(folder / "metrics.jsonl"),
+        progress_(trainer.options().steps, run.log_every, std::cerr, isatty(STDERR_FILENO) != 0) {}
+
+  void Record(const StepRecord& record) {
+    records_.push_back(record);
+    metrics_.Write(record);
+    progress_.Show(record);
+  }
+  void Save(const TrainingSession& session) const {
+    SaveWeights(session, Weights(), Steps());
+    WriteText(folder_ / "loss.svg", LossPicture(records_, title_));
+  }
+  fs::path Weights() const { return folder_ / "weights.safetensors"; }
+  int64_t Steps() const { return std::ssize(records_); }
+
+ private:
+  fs::path folder_;
+  std::string title_;
+  MetricsLog metrics_;
+  Progress progress_;
+  std::vector<StepRecord> records_;
+};
+
+// The signal that any rank got, on all of them: they stop after the same step.
+int AgreedSignal(Communicator* world) {
+  if (world == nullptr) return stop_signal;
+  const auto signals = world->GatherValues(int{stop_signal}, {"AgreedSignal", "stop"});
+  return *std::ranges::max_element(signals);
+}
+
+// Parameters are those of the last finished step. Says what became of them.
+std::string SaveAfterError(const RunFolder& folder, const TrainingSession& session) {
+  try {
+    folder.Save(session);
+    return StrCat("weights after step ", folder.Steps(), " are in ", folder.Weights().parent_path().string());
+  } catch (const Error& second) {  // the first error is the one to tell; this one is its consequence
+    return StrCat("no weights were saved: ", second.message());
+  }
+}
+
+struct TrainFlags {
+  RunFlags run;
+  RankFlags ranks;
+  DataFlags data;
+  TrainerOptions trainer;
+  po::variables_map values;
+  std::string config;  // resolved
+};
+
+// Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
+std::string TrainRank(const TrainFlags& flags, Communicator* world) {
+  const bool leads = world == nullptr || world->rank() == 0;
+  PassManager passes;
+  if (!leads) passes.print = [](const std::string&) {};
+  if (world != nullptr) CheckSameConfig(*world, flags.config);
+  const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
+  const DataLoader data = OpenData(flags.data, flags.trainer, flags.run.seed, VocabularyOf(*graph));
+  Trainer trainer(*graph, flags.trainer, data, passes, world);
+  passes.CheckNames();
+  std::unique_ptr<RunFolder> folder;
+  if (leads) {
+    const fs::path path = flags.run.output;
+    folder = std::make_unique<RunFolder>(path, trainer, flags.run);
+    WriteText(path / "config.ini", flags.config);
+    WriteText(path / "passes.log", passes.Log());
+    WriteText(path / "plan.json", PlanJson(trainer.session().plan()));
+    const int64_t ranks = flags.trainer.training.layout.world;
+    std::cerr << "training on " << (ranks > 1 ? StrCat(ranks, " ranks of ") : "") << CpuThreads() << " CPU threads: "
+              << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
+              << " tokens per step, arena " << trainer.session().plan().arena_bytes / (1024 * 1024) << (ranks > 1 ? " MiB per rank\n" : " MiB\n");
+  }
+  StopOnSignals();
+  int stopped_by = 0;
+  try {
+    while (!trainer.Done() && (stopped_by = AgreedSignal(world)) == 0) {
+      const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
+      if (folder) folder->Record(record);
+    }
+  } catch (Error& error) {
+    if (world != nullptr) world->Abort(error.what());  // the others need not wait for the file
+    if (folder) error.AddContext("training; " + SaveAfterError(*folder, trainer.session()));
+    throw;
+  }
+  if (folder) folder->Save(trainer.session());
+  if (world != nullptr) world->Barrier({"Barrier", "weights"});  // none ends, as if it had failed, while rank 0 writes
+  if (!folder) return "";
+  if (!trainer.Done()) {
+    return StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
+                  "; its weights are in ", folder->Weights().string());
+  }
+  std::cout << "wrote " << folder->Weights().string() << ", metrics.jsonl, loss.svg\n";
+  return "";
+}
+
+// Every rank ends when one fails, with that one's words.
+int TrainAsRank(const TrainFlags& flags, const RankEnvironment& environment) {
+  std::unique_ptr<Communicator> world;
+  std::string stopped;
+  try {
+    if (environment.world > 1) {
+      world = MakeGlooCommunicator(environment, {.timeout = std::chrono::seconds(flags.ranks.timeout_s),
+                                                 .start = std::chrono::seconds(flags.ranks.start_timeout_s)});
+    }
+    stopped = TrainRank(flags, world.get());
+  } catch (const PeerFailure& error) {
+    std::cerr << "weir train: rank " << environment.rank << " stopped: " << error.what() << "\n";
+    return kExitPeerFailed;
+  } catch (const std::exception& error) {
+    if (world) world->Abort(error.what());
+    throw;
+  }
+  world.reset();  // leaves in peace: to be stopped is no failure that ends the others
+  WEIR_CHECK(stopped.empty(), ErrorCode::kDeviceError, stopped);
+  return kExitOk;
+}
+
 }  // namespace
 
 int TrainCommand(int argc, const char* const* argv) {
-  RunFlags run;
-  DataFlags data_flags;
-  TrainerOptions options;
-  const auto groups = Flags(run, data_flags, options);
-  po::variables_map values;
-  if (!ParseOptions(argc, argv, "weir train MODEL.onnx --data PATH --out RUN [flags]", groups, {"model"}, values)) return kExitOk;
+  TrainFlags flags;
+  const auto groups = Flags(flags.run, flags.ranks, flags.data, flags.trainer);
+  if (!ParseOptions(argc, argv, "weir train MODEL.onnx --data PATH --out RUN [flags]", groups, {"model"}, flags.values)) {
+    return kExitOk;
+  }
+  const RunFlags& run = flags.run;
   if (run.non_finite != "stop" && run.non_finite != "skip") throw UsageError("--non-finite must be stop or skip, got " + run.non_finite);
   if (run.init != "none" && run.init != "normal") throw UsageError("--init must be none or normal, got " + run.init);
-  CheckRanges(run, options);
+  CheckRanges(run, flags.ranks, flags.trainer);
+  const RankEnvironment environment = ReadRankEnvironment(ProcessVariables());
+  if (flags.ranks.ranks > 0 && !environment.launcher.empty() && flags.ranks.ranks != environment.world) {
+    throw UsageError(StrCat("--ranks=", flags.ranks.ranks, ", but ", environment.launcher, " started this process as rank ",
+                            environment.rank, " of ", environment.world, "; leave --ranks out, or start weir directly"));
+  }
+  if (environment.launcher.empty() && flags.ranks.ranks > 1) {
+    std::vector<std::string> arguments = {"weir"};
+    arguments.insert(arguments.end(), argv, argv + argc);
+    return LaunchRanks({.ranks = flags.ranks.ranks, .arguments = std::move(arguments), .grace = kSaveTime});
+  }
+  TrainerOptions& options = flags.trainer;
   options.non_finite = run.non_finite == "skip" ? NonFinitePolicy::kSkip : NonFinitePolicy::kStop;
   options.init.enabled = run.init == "normal";
   options.init.seed = run.seed;
   options.device = ChosenDevice(run.device);
-  SetCpuThreads(run.threads);
-
-  PassManager passes;
-  const auto graph = LoadCanonical(run.model, values, passes);
-  const DataLoader data = OpenData(data_flags, options, run.seed, VocabularyOf(*graph));
-  Trainer trainer(*graph, options, data, passes);
-  passes.CheckNames();
-  const fs::path folder = run.output;
-  PrepareFolder(folder);
-  WriteText(folder / "config.ini", ResolvedConfig(groups, values));
-  WriteText(folder / "passes.log", passes.Log());
-  WriteText(folder / "plan.json", PlanJson(trainer.session().plan()));
-
-  const int64_t per_step = options.micro_batch * options.grad_accumulation * options.sequence;
-  std::cerr << "training on " << CpuThreads() << " CPU threads: " << data.tokens_per_epoch() << " tokens in " << data.documents()
-            << " documents, " << per_step << " tokens per step, arena "
-            << trainer.session().plan().arena_bytes / (1024 * 1024) << " MiB\n";
-  MetricsLog metrics(folder / "metrics.jsonl");
-  Progress progress(options.steps, run.log_every, std::cerr, isatty(STDERR_FILENO) != 0);
-  std::vector<StepRecord> records;
-  const auto save = [&] {
-    SaveWeights(trainer.session(), folder / "weights.safetensors", static_cast<int64_t>(records.size()));
-    WriteText(folder / "loss.svg", LossPicture(records, fs::path(run.model).filename().string()));
-  };
-  StopOnSignals();
-  try {
-    while (!trainer.Done() && stop_signal == 0) {
-      records.push_back(StepOrTrace(trainer, run.trace_step, folder));
-      metrics.Write(records.back());
-      progress.Show(records.back());
-    }
-  } catch (Error& error) {
-    std::string kept = StrCat("weights after step ", records.size(), " are in ", folder.string());
-    try {
-      save();  // parameters are those of the last finished step
-    } catch (const Error& second) {  // the first error is the one to tell; this one is its consequence
-      kept = StrCat("no weights were saved: ", second.message());
-    }
-    throw error.AddContext(StrCat("training; ", kept));
-  }
-  save();
-  WEIR_CHECK(trainer.Done(), ErrorCode::kDeviceError, "stopped by signal ", int{stop_signal}, " after step ", records.size(), " of ",
-             options.steps, "; its weights are in ", (folder / "weights.safetensors").string());
-  std::cout << "wrote " << (folder / "weights.safetensors").string() << ", metrics.jsonl, loss.svg\n";
-  return kExitOk;
+  if (environment.world > 1 && options.device != DeviceKind::kCpu) throw UsageError("several ranks train with --device cpu only");
+  options.training.layout.world = environment.world;
+  flags.config = ResolvedConfig(groups, flags.values);
+  SetCpuThreads(run.threads > 0 ? run.threads
+                                : std::max(1, CpuThreads() / static_cast<int>(environment.local_size)));
+  return TrainAsRank(flags, environment);
 }
 
 }  // namespace weir

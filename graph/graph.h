@@ -51,6 +51,7 @@ struct ParameterInfo {
   std::vector<ParameterPiece> originals;     // framework names (safetensors); empty = initializers
   std::vector<std::string> tied_initializers;  // further byte-identical initializers of the file
   int original_rank = 0;                     // dims of the framework's tensor, for decay groups
+  std::string shared_by = "world";           // rank group (graph/layout.h) whose ranks hold this same tensor
 };
 
 struct Value {

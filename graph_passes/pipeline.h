@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/layout.h"
 #include "graph_passes/pass.h"
 
 namespace weir {
@@ -32,6 +33,7 @@ struct TrainingOptions {
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes
   std::string recompute = "none";  // "layer": activations are computed again in backward (insert_recompute)
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
+  Layout layout = {};  // of the ranks that run this graph together
 };
 
 // Adds loss, backward, norm and AdamW to a canonical graph (docs/canonical_graph.md, training graph).

@@ -6,6 +6,7 @@
 #include "graph_passes/insert_recompute.h"
 #include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
+#include "graph_passes/reduce_gradients.h"
 #include "graph_passes/stream_lm_head.h"
 
 namespace weir {
@@ -53,6 +54,10 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   }
   AddOptimizer optimizer(options);
   passes.Run(optimizer, graph);
+  if (options.layout.world > 1) {
+    ReduceGradients reduce(options.layout);
+    passes.Run(reduce, graph);
+  }
   graph.RemoveDeadNodes(/*drop_values=*/false);
 }
 

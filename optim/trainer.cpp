@@ -7,11 +7,13 @@
 
 namespace weir {
 
-Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes)
+Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes,
+                 Communicator* communicator)
     : options_(std::move(options)),
       data_(data),
       session_(canonical, options_.training, options_.micro_batch, options_.sequence, options_.init, passes,
-               options_.device) {
+               options_.device, communicator),
+      rank_(communicator == nullptr ? 0 : communicator->rank()) {
   options_.schedule.total_steps = options_.steps;
   options_.schedule.Validate();
   WEIR_CHECK(options_.grad_accumulation > 0, ErrorCode::kInvalidArgument, "--grad-accumulation=",
@@ -29,22 +31,28 @@ void Trainer::Resume(const CheckpointState& state) {
   tokens_ = state.tokens;
 }
 
-StepRecord Trainer::Step() {
-  const auto start = std::chrono::steady_clock::now();
+std::vector<TrainingSession::MicroBatch> Trainer::ReadStep() const {
   std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(options_.grad_accumulation));
-  int64_t sample = samples_;
+  int64_t micro = 0;
   for (auto& batch : batches) {
+    const int64_t first = samples_ + (micro++ * options_.training.layout.world + rank_) * options_.micro_batch;
     for (int64_t row = 0; row < options_.micro_batch; ++row) {
-      const Sample next = data_.Get(sample++);
+      const Sample next = data_.Get(first + row);
       batch.input_ids.insert(batch.input_ids.end(), next.input_ids.begin(), next.input_ids.end());
       batch.labels.insert(batch.labels.end(), next.labels.begin(), next.labels.end());
     }
   }
+  return batches;
+}
+
+StepRecord Trainer::Step() {
+  const auto start = std::chrono::steady_clock::now();
+  const auto batches = ReadStep();
   StepRecord record;
   record.learning_rate = options_.schedule.At(step_);
   const StepResult result = session_.ComputeGradients(batches);
   record.step = ++step_;
-  samples_ = sample;
+  samples_ += tokens_per_step() / options_.sequence;
   if (result.finite) {
     session_.Update(record.learning_rate, ++updates_);
   } else {

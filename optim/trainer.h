@@ -32,15 +32,18 @@ struct TrainerOptions {
 struct StepRecord {
   int64_t step = 0;  // from 1
   double loss = 0, grad_norm = 0, learning_rate = 0, tokens_per_s = 0, step_ms = 0;
-  // Trained on since the start, this step included: positions with a label. The last position of a document has none.
+  // Trained on by all ranks since the start, this step included: positions with a label. The last position of a document has none.
   int64_t tokens = 0;
   bool skipped = false;
 };
 
-// Runs steps over a loader: sample index = (step * grad_accumulation + micro) * micro_batch + row.
+// Runs steps over a loader. Of W ranks, rank r reads the samples
+//   samples read before + (micro * W + r) * micro_batch + row,
+// so the samples of a step depend only on grad_accumulation * W * micro_batch, not on how it is split.
 class Trainer {
  public:
-  Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes);
+  Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes,
+          Communicator* communicator = nullptr);
 
   // One step; throws DeviceError when it is not finite and the policy says stop.
   StepRecord Step();
@@ -52,11 +55,17 @@ class Trainer {
   TrainingSession& session() { return session_; }
   const TrainingSession& session() const { return session_; }
   const TrainerOptions& options() const { return options_; }
+  int64_t tokens_per_step() const {  // of all ranks
+    return options_.training.layout.world * options_.grad_accumulation * options_.micro_batch * options_.sequence;
+  }
 
  private:
+  std::vector<TrainingSession::MicroBatch> ReadStep() const;
+
   TrainerOptions options_;
   const DataLoader& data_;
   TrainingSession session_;
+  int64_t rank_;
   int64_t step_ = 0, updates_ = 0, tokens_ = 0, samples_ = 0;
 };
 

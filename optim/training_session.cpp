@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/tree_reduce.h"
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph_passes/parameter_kind.h"
@@ -58,15 +59,23 @@ void LoadInto(const Graph& graph, Executor& executor, const InitOptions& init) {
 
 TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch,
                                  int64_t sequence, const InitOptions& init, PassManager& passes,
-                                 DeviceKind device)
-    : graph_(Clone(canonical)), batch_(batch), sequence_(sequence), ignore_index_(options.ignore_index) {
+                                 DeviceKind device, Communicator* communicator)
+    : graph_(Clone(canonical)),
+      batch_(batch),
+      sequence_(sequence),
+      ignore_index_(options.ignore_index),
+      communicator_(communicator) {
+  const int64_t ranks = communicator == nullptr ? 1 : communicator->size();
+  WEIR_CHECK(options.layout.world == ranks, ErrorCode::kInternal, "a layout of ", options.layout.world, " ranks for a run of ",
+             ranks);
+  if (communicator != nullptr) communicator->SetLayout(options.layout);
   WEIR_CHECK(batch > 0 && sequence > 0, ErrorCode::kInvalidArgument, "--micro-batch=", batch,
              " and --sequence=", sequence, " must be positive");
   vocabulary_ = VocabularyOf(*graph_);
   BuildTrainingGraph(*graph_, options, passes);
   SpecializeShapes(*graph_, batch, sequence);
   plan_ = MakePlan(*graph_, device);
-  executor_ = std::make_unique<Executor>(plan_);
+  executor_ = std::make_unique<Executor>(plan_, ExecutorOptions{.communicator = communicator});
   for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
   LoadInto(*graph_, *executor_, init);
 }
@@ -89,13 +98,30 @@ void TrainingSession::CheckBatch(const MicroBatch& micro_batch, size_t index) co
   }
 }
 
-StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
-  StepResult result;
+int64_t TrainingSession::CountValidLabels(std::span<const MicroBatch> micro_batches) const {
+  int64_t count = 0;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     CheckBatch(micro_batches[i], i);
     const auto& labels = micro_batches[i].labels;
-    result.valid_labels += static_cast<int64_t>(labels.size()) - std::ranges::count(labels, ignore_index_);
+    count += static_cast<int64_t>(labels.size()) - std::ranges::count(labels, ignore_index_);
   }
+  if (communicator_ != nullptr) SumOverRanks(*communicator_, std::span(&count, 1), {"SumOverRanks", "valid labels"});
+  return count;
+}
+
+// Each rank's share of the loss becomes the loss; what is not finite on one rank is so on all.
+void TrainingSession::AgreeOnResult(StepResult& result) const {
+  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  if (communicator_ == nullptr) return;
+  double shared[] = {result.loss, result.finite ? 0.0 : 1.0};
+  SumOverRanks(*communicator_, shared, {"SumOverRanks", "loss"});
+  result.loss = shared[0];
+  result.finite = shared[1] == 0 && std::isfinite(result.loss);
+}
+
+StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
+  StepResult result;
+  result.valid_labels = CountValidLabels(micro_batches);
   const double scale = result.valid_labels == 0 ? 0 : 1 / static_cast<double>(result.valid_labels);
   SetScalar("loss_scale", static_cast<float>(scale));
   executor_->Run(Phase::kBegin);
@@ -109,7 +135,7 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   }
   executor_->Run(Phase::kNorm);
   result.grad_norm = ReadDouble(*executor_, Named("gradient_norm"));
-  result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
+  AgreeOnResult(result);
   return result;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/communicator.h"
 #include "backend/plan.h"
 #include "graph/graph.h"
 #include "graph_passes/pipeline.h"
@@ -18,25 +19,28 @@ struct InitOptions {
   uint64_t seed = 0;
 };
 
-// One optimizer step's results.
+// One optimizer step's results over all ranks, equal on each.
 struct StepResult {
   double loss = 0;       // mean over the valid labels of the step; 0 when there are none
   double grad_norm = 0;  // global, before clipping
   int64_t valid_labels = 0;
-  bool finite = true;    // false: loss or norm is NaN or inf
+  bool finite = true;    // false: loss or norm is NaN or inf on any rank
 };
 
 // A canonical graph turned into a training graph, planned, and resident on one device: parameters,
 // accumulators and moments live in its arena. Micro-batches have the fixed launch shape [batch, sequence].
+// With a communicator (of options.layout.world ranks, its layout set here) this is one rank of a run: every
+// rank makes the same calls, each with its own micro-batches.
 class TrainingSession {
  public:
   TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence,
-                  const InitOptions& init, PassManager& passes, DeviceKind device = DeviceKind::kCpu);
+                  const InitOptions& init, PassManager& passes, DeviceKind device = DeviceKind::kCpu,
+                  Communicator* communicator = nullptr);
 
   struct MicroBatch {
     std::vector<int64_t> input_ids, labels;  // [batch * sequence], labels already next-token
   };
-  // Loss and gradients of the whole step: mean over all valid labels of all micro-batches.
+  // Loss and gradients of the whole step: mean over all valid labels of all micro-batches of all ranks.
   StepResult ComputeGradients(std::span<const MicroBatch> micro_batches);
   // AdamW with the gradients at hand; `step` counts from 1.
   void Update(double learning_rate, int64_t step);
@@ -64,7 +68,8 @@ class TrainingSession {
 
  private:
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
-  void LoadParameters(const InitOptions& init);
+  int64_t CountValidLabels(std::span<const MicroBatch> micro_batches) const;
+  void AgreeOnResult(StepResult& result) const;
   const Value& Named(const std::string& name) const;
   std::vector<float> Floats(const std::string& name) const;
   void SetFloats(const std::string& name, std::span<const float> values);
@@ -77,6 +82,7 @@ class TrainingSession {
   std::unique_ptr<Executor> executor_;
   std::vector<const Value*> parameters_;
   int64_t ignore_index_;
+  Communicator* communicator_;
 };
 
 // A canonical inference graph planned at one shape. `taps` are values of `canonical` to keep besides

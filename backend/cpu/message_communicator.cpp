@@ -4,13 +4,12 @@
 #include <cstring>
 #include <optional>
 
-#include "backend/layout.h"
+#include "graph/layout.h"
 #include "graph/error.h"
 
 namespace weir {
 namespace {
 
-constexpr size_t kMaxPiece = size_t{1} << 30;
 constexpr int64_t kMaxTag = int64_t{1} << 20;
 
 // What the sender of a transfer stands in.
@@ -46,8 +45,8 @@ uint64_t HashOf(std::string_view text) {
 // Messages of one transfer share `place`: what both ends know about where it belongs.
 class Transfer {
  public:
-  Transfer(Transport& transport, int64_t peer, const CollectiveName& name, size_t bytes, bool outgoing)
-      : transport_(transport), peer_(peer), outgoing_(outgoing) {
+  Transfer(Transport& transport, size_t max_message, int64_t peer, const CollectiveName& name, size_t bytes, bool outgoing)
+      : transport_(transport), max_message_(max_message), peer_(peer), outgoing_(outgoing) {
     own_.bytes = static_cast<int64_t>(bytes);
     CopyName(own_.op, name.op);
     CopyName(own_.tensor, name.tensor);
@@ -55,15 +54,15 @@ class Transfer {
 
   void PostSend(uint64_t place, std::span<const std::byte> bytes) {
     header_ = transport_.PostSend(peer_, TagOf({place, 0}), std::as_bytes(std::span(&own_, 1)));
-    for (size_t at = 0; at < bytes.size(); at += kMaxPiece) {
-      const auto piece = bytes.subspan(at, std::min(kMaxPiece, bytes.size() - at));
+    for (size_t at = 0; at < bytes.size(); at += max_message_) {
+      const auto piece = bytes.subspan(at, std::min(max_message_, bytes.size() - at));
       pieces_.push_back(transport_.PostSend(peer_, TagOf({place, 1, at, bytes.size()}), piece));
     }
   }
   void PostReceive(uint64_t place, std::span<std::byte> bytes) {
     header_ = transport_.PostReceive(peer_, TagOf({place, 0}), std::as_writable_bytes(std::span(&theirs_, 1)));
-    for (size_t at = 0; at < bytes.size(); at += kMaxPiece) {
-      const auto piece = bytes.subspan(at, std::min(kMaxPiece, bytes.size() - at));
+    for (size_t at = 0; at < bytes.size(); at += max_message_) {
+      const auto piece = bytes.subspan(at, std::min(max_message_, bytes.size() - at));
       pieces_.push_back(transport_.PostReceive(peer_, TagOf({place, 1, at, bytes.size()}), piece));
     }
   }
@@ -87,12 +86,13 @@ class Transfer {
   void WaitFor(Transport::Message& message, Transport::Clock::time_point deadline) {
     if (transport_.Wait(message, deadline)) return;
     throw Error(ErrorCode::kCommError,
-                StrCat(transport_.Describe(transport_.rank()), " waited ", transport_.timeout().count() / 1e3, " s for ",
+                StrCat(transport_.Describe(transport_.rank()), " waited ", std::chrono::duration<double>(transport_.timeout()).count(), " s for ",
                        transport_.Describe(peer_), " to ", outgoing_ ? "take " : "send ", own_.bytes, " bytes of ",
                        own_.op, " of '", own_.tensor, "'; if that rank is only slow, raise --comm-timeout"));
   }
 
   Transport& transport_;
+  size_t max_message_;
   int64_t peer_;
   bool outgoing_;
   Header own_, theirs_;
@@ -102,13 +102,28 @@ class Transfer {
 
 class MessageOperation : public Communicator::Operation {
  public:
-  MessageOperation(Transport& transport, std::string what) : transport_(transport), what_(std::move(what)) {}
+  MessageOperation(Transport& transport, size_t max_message, std::string what)
+      : transport_(transport), max_message_(max_message), what_(std::move(what)) {}
   ~MessageOperation() override {
     if (!complete_) transport_.Abort(StrCat("gave up in ", what_));
   }
 
+  // Runs what posts the messages; a peer may already be lost then.
+  template <class Post>
+  void Start(const Post& post) {
+    try {
+      transport_.ThrowIfAborted();
+      post();
+    } catch (Error& error) {
+      error.AddContext(StrCat("rank ", transport_.rank(), " was in ", what_));
+      transport_.Abort(error.message());
+      complete_ = true;
+      throw;
+    }
+  }
+
   Transfer& Add(int64_t peer, const CollectiveName& name, size_t bytes, bool outgoing) {
-    transfers_.push_back(std::make_unique<Transfer>(transport_, peer, name, bytes, outgoing));
+    transfers_.push_back(std::make_unique<Transfer>(transport_, max_message_, peer, name, bytes, outgoing));
     return *transfers_.back();
   }
 
@@ -137,6 +152,7 @@ class MessageOperation : public Communicator::Operation {
 
  private:
   Transport& transport_;
+  size_t max_message_;
   std::string what_;
   bool complete_ = false;
   std::vector<std::unique_ptr<Transfer>> transfers_;
@@ -144,8 +160,9 @@ class MessageOperation : public Communicator::Operation {
 
 class MessageCommunicator : public Communicator {
  public:
-  MessageCommunicator(std::shared_ptr<Transport> transport, std::string name, std::vector<int64_t> members)
-      : transport_(std::move(transport)), name_(std::move(name)), members_(std::move(members)), place_(HashOf(name_)) {
+  MessageCommunicator(std::shared_ptr<Transport> transport, size_t max_message, std::string name,
+                      std::vector<int64_t> members)
+      : transport_(std::move(transport)), max_message_(max_message), name_(std::move(name)), members_(std::move(members)), place_(HashOf(name_)) {
     rank_ = std::find(members_.begin(), members_.end(), transport_->rank()) - members_.begin();
   }
 
@@ -161,31 +178,33 @@ class MessageCommunicator : public Communicator {
     for (const Incoming& in : receive) bytes += static_cast<int64_t>(in.bytes.size());
     auto operation = Begin(name, StrCat(name_, " #", sequence), bytes);
     const uint64_t place = TagOf({place_, 0, sequence});
-    for (const Incoming& in : receive) {
-      if (in.peer == rank_) continue;
-      operation->Add(GlobalRank(in.peer), name, in.bytes.size(), false).PostReceive(place, in.bytes);
-    }
-    for (const Outgoing& out : send) {
-      if (out.peer == rank_) {
-        CopyToSelf(out.bytes, receive, name);
-      } else {
-        operation->Add(GlobalRank(out.peer), name, out.bytes.size(), true).PostSend(place, out.bytes);
+    operation->Start([&] {
+      for (const Incoming& in : receive) {
+        if (in.peer == rank_) continue;
+        operation->Add(GlobalRank(in.peer), name, in.bytes.size(), false).PostReceive(place, in.bytes);
       }
-    }
+      for (const Outgoing& out : send) {
+        if (out.peer == rank_) {
+          CopyToSelf(out.bytes, receive, name);
+        } else {
+          operation->Add(GlobalRank(out.peer), name, out.bytes.size(), true).PostSend(place, out.bytes);
+        }
+      }
+    });
     return operation;
   }
 
   Ticket StartSend(int64_t peer, int64_t tag, std::span<const std::byte> bytes, const CollectiveName& name) override {
     const uint64_t place = TaggedPlace(peer, tag, true, name);
     auto operation = Begin(name, StrCat(name_, " tag ", tag), static_cast<int64_t>(bytes.size()));
-    operation->Add(GlobalRank(peer), name, bytes.size(), true).PostSend(place, bytes);
+    operation->Start([&] { operation->Add(GlobalRank(peer), name, bytes.size(), true).PostSend(place, bytes); });
     return operation;
   }
 
   Ticket StartReceive(int64_t peer, int64_t tag, std::span<std::byte> bytes, const CollectiveName& name) override {
     const uint64_t place = TaggedPlace(peer, tag, false, name);
     auto operation = Begin(name, StrCat(name_, " tag ", tag), static_cast<int64_t>(bytes.size()));
-    operation->Add(GlobalRank(peer), name, bytes.size(), false).PostReceive(place, bytes);
+    operation->Start([&] { operation->Add(GlobalRank(peer), name, bytes.size(), false).PostReceive(place, bytes); });
     return operation;
   }
 
@@ -206,7 +225,7 @@ class MessageCommunicator : public Communicator {
     const auto known = groups_.find(name);
     if (known != groups_.end()) return *known->second;
     WEIR_CHECK(layout_.has_value(), ErrorCode::kInternal, "group '", name, "' of a communicator without a layout");
-    auto group = std::make_unique<MessageCommunicator>(transport_, std::string(name),
+    auto group = std::make_unique<MessageCommunicator>(transport_, max_message_, std::string(name),
                                                        layout_->Members(name, transport_->rank()));
     return *groups_.emplace(std::string(name), std::move(group)).first->second;
   }
@@ -214,13 +233,7 @@ class MessageCommunicator : public Communicator {
  private:
   std::unique_ptr<MessageOperation> Begin(const CollectiveName& name, const std::string& where, int64_t bytes) {
     std::string what = StrCat(name.op, " of '", name.tensor, "' (", where, ", ", bytes, " bytes)");
-    try {
-      transport_->ThrowIfAborted();
-    } catch (Error& error) {
-      error.AddContext(StrCat("rank ", transport_->rank(), " came to ", what));
-      throw;
-    }
-    return std::make_unique<MessageOperation>(*transport_, std::move(what));
+    return std::make_unique<MessageOperation>(*transport_, max_message_, std::move(what));
   }
 
   uint64_t TaggedPlace(int64_t peer, int64_t tag, bool outgoing, const CollectiveName& name) {
@@ -241,6 +254,7 @@ class MessageCommunicator : public Communicator {
   }
 
   std::shared_ptr<Transport> transport_;
+  size_t max_message_;
   std::string name_;
   std::vector<int64_t> members_;
   uint64_t place_;
@@ -253,10 +267,10 @@ class MessageCommunicator : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeMessageCommunicator(std::unique_ptr<Transport> transport) {
+std::unique_ptr<Communicator> MakeMessageCommunicator(std::unique_ptr<Transport> transport, size_t max_message) {
   std::vector<int64_t> members;
   for (int64_t r = 0; r < transport->size(); ++r) members.push_back(r);
-  return std::make_unique<MessageCommunicator>(std::move(transport), "world", std::move(members));
+  return std::make_unique<MessageCommunicator>(std::move(transport), max_message, "world", std::move(members));
 }
 
 }  // namespace weir

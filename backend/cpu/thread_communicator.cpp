@@ -8,7 +8,6 @@
 #include <thread>
 #include <tuple>
 
-#include "backend/cpu/message_communicator.h"
 #include "graph/error.h"
 
 namespace weir {
@@ -148,11 +147,12 @@ class ThreadTransport : public Transport {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> MakeThreadCommunicators(int64_t ranks, std::chrono::milliseconds timeout) {
+std::vector<std::unique_ptr<Communicator>> MakeThreadCommunicators(int64_t ranks, std::chrono::milliseconds timeout,
+                                                                   size_t max_message) {
   auto hub = std::make_shared<Hub>(ranks);
   std::vector<std::unique_ptr<Communicator>> communicators;
   for (int64_t r = 0; r < ranks; ++r) {
-    communicators.push_back(MakeMessageCommunicator(std::make_unique<ThreadTransport>(hub, r, timeout)));
+    communicators.push_back(MakeMessageCommunicator(std::make_unique<ThreadTransport>(hub, r, timeout), max_message));
   }
   return communicators;
 }

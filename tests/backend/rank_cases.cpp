@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "backend/layout.h"
+#include "graph/layout.h"
 #include "backend/tree_reduce.h"
 
 namespace weir {
@@ -185,7 +185,7 @@ void CheckGroups(Communicator& world) {
 
 void CheckTreeReduce(Communicator& world) {
   for (const int64_t count : {int64_t{0}, int64_t{1}, int64_t{7}, int64_t{1000}, int64_t{40000}}) {
-    for (const int64_t piece : {int64_t{1000}, int64_t{64}, int64_t{1 << 16}}) {
+    for (const int64_t piece : {int64_t{1000}, int64_t{5000}, int64_t{1 << 16}}) {
       const auto even = EvenSlices(count, world.size());
       ExpectTreeBits(world, count, piece, even, Destination::kAll);
       ExpectTreeBits(world, count, piece, even, Destination::kOwners);

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "backend/cpu/parallel.h"
-#include "backend/layout.h"
+#include "graph/layout.h"
 #include "backend/tree_reduce.h"
 #include "tests/backend/rank_cases.h"
 
@@ -54,6 +54,14 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ThreadRanks, testing::Values(1, 2, 4, 8));
 TEST_P(ThreadRanks, RunEveryCollective) { RunRanks(GetParam(), CheckAllCollectives); }
 TEST_P(ThreadRanks, FormGroups) { RunRanks(GetParam(), CheckGroups); }
 TEST_P(ThreadRanks, AddInTreeOrder) { RunRanks(GetParam(), CheckTreeReduce); }
+
+// LNC-04: messages longer than the transport's limit travel in pieces.
+TEST(ThreadCommunicator, SplitsLongMessages) {
+  auto communicators = MakeThreadCommunicators(3, milliseconds(60000), /*max_message=*/7);
+  std::vector<std::thread> threads;
+  for (auto& communicator : communicators) threads.emplace_back([&] { CheckAllCollectives(*communicator); });
+  for (auto& thread : threads) thread.join();
+}
 
 TEST(ThreadRanks3, AddInTreeOrder) { RunRanks(3, CheckTreeReduce); }
 

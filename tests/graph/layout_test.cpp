@@ -1,4 +1,4 @@
-#include "backend/layout.h"
+#include "graph/layout.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,32 @@
+#pragma once
+#include <memory>
+
+#include "backend/cpu/coordinator.h"
+#include "backend/cpu/frame_socket.h"
+
+namespace weir {
+
+// Frames between a Coordinator and the server in rank 0; fields of a text are separated by '\n'.
+namespace frame {
+inline constexpr char kHello = 'H';    // to server: protocol, rank, world, pid, host
+inline constexpr char kSet = 'S';      // to server: key, value
+inline constexpr char kGet = 'G';      // to server: key; answered by kValue when the key is set
+inline constexpr char kValue = 'V';    // to rank: key, value
+inline constexpr char kBeat = 'B';     // to server: status; to rank: "pid\thost\tstatus" per rank
+inline constexpr char kAbort = 'A';    // both ways: origin rank (-1 = the run), reason
+inline constexpr char kLeaving = 'L';  // to server: done; to rank: all are done
+inline constexpr const char* kProtocol = "weir1";
+}  // namespace frame
+
+// The coordinators' server: one thread that answers, watches hearts and spreads the first failure.
+class CoordinatorServer {
+ public:
+  CoordinatorServer(Descriptor listener, int64_t world, const CommOptions& options);
+  ~CoordinatorServer();  // within a second; first lets ranks read what was sent to them
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace weir

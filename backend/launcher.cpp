@@ -1,0 +1,239 @@
+#include "backend/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include "backend/cpu/frame_socket.h"
+#include "backend/rank_environment.h"
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
+// One Ctrl-C may come twice: `timeout` signals its child and then the child's group.
+constexpr auto kSameInterrupt = std::chrono::milliseconds(500);
+
+// Signals wait in a descriptor instead of interrupting; the mask of before returns at the end.
+class SignalQueue {
+ public:
+  SignalQueue() {
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGCHLD);
+    for (const int signal : kForwarded) sigaddset(&set, signal);
+    sigprocmask(SIG_BLOCK, &set, &before_);
+    queue_ = Descriptor(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
+    WEIR_CHECK(queue_.open(), ErrorCode::kInternal, "signalfd: ", std::strerror(errno));
+  }
+  ~SignalQueue() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  int fd() const { return queue_.get(); }
+  const sigset_t& before() const { return before_; }
+  std::optional<int> Next() {
+    signalfd_siginfo received{};
+    if (read(queue_.get(), &received, sizeof(received)) != sizeof(received)) return std::nullopt;
+    return static_cast<int>(received.ssi_signo);
+  }
+
+ private:
+  sigset_t before_;
+  Descriptor queue_;
+};
+
+// A folder for the rendezvous file, removed at the end.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() : path_((fs::temp_directory_path() / "weir-ranks-XXXXXX").string()) {
+    WEIR_CHECK(mkdtemp(path_.data()) != nullptr, ErrorCode::kIoError, "cannot create a folder like '", path_, "': ",
+               std::strerror(errno));
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    fs::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void WriteAll(const std::string& text) {
+  for (size_t at = 0; at < text.size();) {
+    const ssize_t count = write(STDERR_FILENO, text.data() + at, text.size() - at);
+    if (count < 0 && errno != EINTR && errno != EAGAIN) return;
+    if (count > 0) at += static_cast<size_t>(count);
+  }
+}
+
+struct Child {
+  int64_t rank = 0;
+  pid_t pid = 0;
+  Descriptor stderr_pipe;
+  std::string line;  // begun and not ended yet
+  bool running = true;
+};
+
+class Launcher {
+ public:
+  explicit Launcher(const LaunchOptions& options) : options_(options) {}
+
+  int Run() {
+    for (int64_t r = 0; r < options_.ranks; ++r) Start(r);
+    while (AnyRunning()) {
+      WaitForEvents();
+      for (Child& child : children_) ForwardLines(child);
+      while (const auto signal = signals_.Next()) HandleSignal(*signal);
+      Reap();
+      Escalate();
+    }
+    for (Child& child : children_) ForwardLines(child);
+    return first_failure_.value_or(peer_failed_ ? 1 : 0);
+  }
+
+ private:
+  void Start(int64_t rank) {
+    Variables variables = ProcessVariables();
+    variables["WEIR_RANK"] = variables["WEIR_LOCAL_RANK"] = std::to_string(rank);
+    variables["WEIR_WORLD_SIZE"] = variables["WEIR_LOCAL_SIZE"] = std::to_string(options_.ranks);
+    variables["WEIR_RENDEZVOUS"] = folder_.path() + "/rank0";
+    std::vector<std::string> entries;
+    for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
+    std::vector<char*> environment, arguments;
+    for (std::string& entry : entries) environment.push_back(entry.data());
+    std::vector<std::string> copies = options_.arguments;
+    for (std::string& argument : copies) arguments.push_back(argument.data());
+    environment.push_back(nullptr);
+    arguments.push_back(nullptr);
+    int ends[2];
+    WEIR_CHECK(pipe2(ends, O_CLOEXEC) == 0, ErrorCode::kInternal, "pipe: ", std::strerror(errno));
+    Descriptor reads(ends[0]), writes(ends[1]);
+    fcntl(reads.get(), F_SETFL, O_NONBLOCK);
+    const pid_t parent = getpid(), pid = fork();
+    WEIR_CHECK(pid >= 0, ErrorCode::kInternal, "cannot start rank ", rank, ": ", std::strerror(errno));
+    if (pid == 0) Become(rank, parent, writes.get(), arguments.data(), environment.data());
+    children_.push_back({.rank = rank, .pid = pid, .stderr_pipe = rank == 0 ? Descriptor() : std::move(reads), .line = {}});
+  }
+
+  // In the child; only calls that are safe between fork and exec.
+  [[noreturn]] void Become(int64_t rank, pid_t parent, int error_pipe, char** arguments, char** environment) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() != parent) _exit(1);
+    setpgid(0, 0);  // the terminal's Ctrl-C reaches the launcher only, which passes it on
+    if (rank != 0) dup2(error_pipe, STDERR_FILENO);
+    sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
+    execve(options_.program.c_str(), arguments, environment);
+    _exit(127);
+  }
+
+  bool AnyRunning() const {
+    for (const Child& child : children_) {
+      if (child.running) return true;
+    }
+    return false;
+  }
+
+  void WaitForEvents() {
+    std::vector<pollfd> wait = {{signals_.fd(), POLLIN, 0}};
+    for (const Child& child : children_) {
+      if (child.stderr_pipe.open()) wait.push_back({child.stderr_pipe.get(), POLLIN, 0});
+    }
+    poll(wait.data(), wait.size(), 200);
+  }
+
+  void ForwardLines(Child& child) {
+    char buffer[4096];
+    while (child.stderr_pipe.open()) {
+      const ssize_t count = read(child.stderr_pipe.get(), buffer, sizeof(buffer));
+      if (count < 0 && errno == EINTR) continue;
+      if (count < 0) return;
+      if (count == 0) {
+        child.stderr_pipe.Close();
+        if (!child.line.empty()) child.line += "\n";
+      }
+      child.line.append(buffer, static_cast<size_t>(count));
+      for (size_t end; (end = child.line.find('\n')) != std::string::npos;) {
+        WriteAll("[" + std::to_string(child.rank) + "] " + child.line.substr(0, end + 1));
+        child.line.erase(0, end + 1);
+      }
+    }
+  }
+
+  void HandleSignal(int signal) {
+    if (signal == SIGCHLD) return;
+    if (signal == SIGINT) {
+      const auto now = Clock::now();
+      if (interrupted_ && now - *interrupted_ < kSameInterrupt) return;
+      if (interrupted_) signal = SIGKILL;
+      interrupted_ = now;
+    }
+    SignalRunning(signal);
+  }
+
+  void SignalRunning(int signal) {
+    for (const Child& child : children_) {
+      if (child.running) kill(child.pid, signal);
+    }
+  }
+
+  void Reap() {
+    for (Child& child : children_) {
+      int status = 0;
+      if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+      child.running = false;
+      const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      if (code == 0) continue;
+      if (!deadline_) deadline_ = Clock::now() + options_.grace;
+      if (code == kExitPeerFailed) {
+        peer_failed_ = true;
+        continue;
+      }
+      if (stage_ == 0 && WIFSIGNALED(status)) {
+        Say(child, StrCat("was ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")"));
+      }
+      if (code == 127) Say(child, "could not be started: " + options_.program);
+      if (!first_failure_ && stage_ == 0) first_failure_ = code;
+    }
+  }
+
+  // After the first failure: wait, then SIGTERM, then SIGKILL.
+  void Escalate() {
+    if (!deadline_ || Clock::now() < *deadline_) return;
+    ++stage_;
+    for (const Child& child : children_) {
+      if (child.running) Say(child, stage_ == 1 ? "does not end by itself; sending SIGTERM" : "does not end; killing it");
+    }
+    SignalRunning(stage_ == 1 ? SIGTERM : SIGKILL);
+    deadline_ = Clock::now() + options_.grace;
+  }
+
+  static void Say(const Child& child, const std::string& text) {
+    WriteAll(StrCat("weir: rank ", child.rank, " (pid ", child.pid, ") ", text, "\n"));
+  }
+
+  const LaunchOptions& options_;
+  TemporaryFolder folder_;
+  SignalQueue signals_;
+  std::vector<Child> children_;
+  std::optional<Clock::time_point> deadline_;
+  std::optional<int> first_failure_;
+  bool peer_failed_ = false;
+  std::optional<Clock::time_point> interrupted_;
+  int stage_ = 0;
+};
+
+}  // namespace
+
+int LaunchRanks(const LaunchOptions& options) { return Launcher(options).Run(); }
+
+}  // namespace weir

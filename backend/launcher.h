@@ -1,0 +1,27 @@
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace weir {
+
+// Exit code of a rank that ended because another rank failed first.
+inline constexpr int kExitPeerFailed = 69;
+
+struct LaunchOptions {
+  int64_t ranks = 1;
+  std::string program = "/proc/self/exe";
+  std::vector<std::string> arguments;  // argv, the program's name included
+  // After one rank has failed the others have this long to end by themselves, then as long again after
+  // SIGTERM before SIGKILL.
+  std::chrono::milliseconds grace = std::chrono::seconds(4);
+};
+
+// Runs `ranks` processes on this machine with WEIR_RANK .. WEIR_RENDEZVOUS set (backend/rank_environment.h) and
+// waits for all. SIGINT, SIGTERM, SIGHUP and SIGUSR1 are passed on to every rank; a second SIGINT kills. What ranks
+// other than 0 write to stderr gains the prefix "[rank] ". Ranks die with this process. Returns 0, or the
+// exit code (128 + n for signal n) of the rank that failed first. Call it before starting threads.
+int LaunchRanks(const LaunchOptions& options);
+
+}  // namespace weir

@@ -1,0 +1,61 @@
+#include "graph_passes/reduce_gradients.h"
+
+#include "graph/builder.h"
+#include "graph/error.h"
+#include "graph/op_schema.h"
+
+namespace weir {
+namespace {
+
+Node* FindNorm(const Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (node->op() == "GradientNorm") return node.get();
+  }
+  throw Error(ErrorCode::kInternal, "the graph has no GradientNorm; sums over ranks belong to training graphs");
+}
+
+// The accumulator whose buffer `value` updates in place.
+const Value* AccumulatorOf(const Value* value) {
+  while (value->producer != nullptr) {
+    const Value* source = nullptr;
+    for (const auto& [output, input] : value->producer->schema->aliases) {
+      if (output == value->producer_index) source = value->producer->in(static_cast<size_t>(input));
+    }
+    WEIR_CHECK(source != nullptr, ErrorCode::kInternal, "'", value->name, "' is no version of an accumulator");
+    value = source;
+  }
+  return value;
+}
+
+const ParameterInfo& ParameterOf(const Graph& graph, const Value& accumulator) {
+  const std::string name = accumulator.name.substr(0, accumulator.name.size() - std::string_view(".grad").size());
+  const Value* parameter = graph.FindValue(name);
+  WEIR_CHECK(parameter != nullptr && parameter->parameter != nullptr, ErrorCode::kInternal, "accumulator '",
+             accumulator.name, "' belongs to no parameter");
+  return *parameter->parameter;
+}
+
+}  // namespace
+
+bool ReduceGradients::Run(Graph& graph, PassContext& context) {
+  layout_.Validate();
+  Node* norm = FindNorm(graph);
+  Builder builder(graph, norm);
+  builder.SetPhase(Phase::kNorm);
+  const std::vector<Value*> gradients = norm->inputs;
+  for (Value* gradient : gradients) {
+    const Value* accumulator = AccumulatorOf(gradient);
+    const std::string& group = ParameterOf(graph, *accumulator).shared_by;
+    const int64_t ranks = layout_.GroupSize(group);
+    if (ranks == 1) continue;
+    builder.SetStem(accumulator->name + ".sum");
+    builder.SetSource("gradient '" + accumulator->name + "'");
+    Value* sum = builder.Op("TreeReduceGradient", {gradient}, {{"group", group}, {"ranks", ranks}});
+    graph.ReplaceUses(gradient, sum);
+    graph.SetInput(sum->producer, 0, gradient);
+    context.Matched(*sum->producer);
+  }
+  return context.matches > 0;
+}
+
+}  // namespace weir

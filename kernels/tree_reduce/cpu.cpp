@@ -1,0 +1,31 @@
+#include "backend/kernel.h"
+#include "backend/tree_reduce.h"
+#include "graph/op_schema.h"
+
+namespace weir {
+namespace {
+
+int64_t Workspace(const Node& node) {
+  const int64_t ranks = node.attributes.Int("ranks", 1);
+  const int64_t longest = DivCeil(NumElements(ToDims(node.in(0)->shape)), ranks);
+  const int64_t piece = std::min(node.attributes.Int("piece", 1 << 16), std::max<int64_t>(longest, 1));
+  return ranks == 1 ? 0 : TreeReduceWorkspace(ranks, piece);
+}
+
+void Launch(KernelContext& c) {
+  const int64_t ranks = c.attributes().Int("ranks", 1);
+  if (ranks == 1) return;
+  WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal,
+             "a sum over ", ranks, " ranks runs on ", c.communicator ? c.communicator->size() : 1);
+  TreeReduce(*c.communicator, {c.outputs[0].data<float>(), static_cast<size_t>(c.outputs[0].elements())}, c.workspace,
+             {.op = c.node.op(), .tensor = c.node.in(0)->name});
+}
+
+}  // namespace
+
+const Kernel& TreeReduceGradientCpuKernel() {
+  static const Kernel kernel{.launch = Launch, .workspace_bytes = Workspace};
+  return kernel;
+}
+
+}  // namespace weir

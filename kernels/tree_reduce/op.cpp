@@ -1,0 +1,47 @@
+#include "graph/op_schema.h"
+
+namespace weir {
+namespace {
+
+void InferTreeReduceGradient(InferContext& c) {
+  if (c.node.attributes.Int("ranks", 1) < 1) c.Fail("C1: ranks must be at least 1");
+  if (c.node.attributes.Int("piece", 1) < 1) c.Fail("C2: piece must be at least 1");
+  c.SetDType(0, DType::kFloat32);
+  if (c.HasShape(0)) c.SetOutput(0, DType::kFloat32, c.shape(0));
+}
+
+// One rank's view: the sum of one accumulator is that accumulator.
+template <class T>
+void TreeReduceGradientReference(Eval<T>& e) {
+  e.out[0] = e.x(0);
+}
+
+Cost TreeReduceGradientCost(const Node& n) {
+  const double count = static_cast<double>(NumElements(ToDims(n.in(0)->shape)));
+  const double ranks = static_cast<double>(n.attributes.Int("ranks", 1));
+  return {count * (ranks - 1) / ranks, 16 * count * (ranks - 1) / ranks};
+}
+
+}  // namespace
+
+const OpSchema& TreeReduceGradientSchema() {
+  static const OpSchema schema{
+      .name = "TreeReduceGradient",
+      .domain = "ai.weir",
+      .doc =
+          "acc' = sum of acc over the ranks of attribute `group`, in place, on every rank of it\n"
+          "float32, any shape; attributes: group, ranks (its size), piece (elements in flight per rank, 65536).\n"
+          "A fixed binary tree over the rank within the group, t(a..b) = t(a..m) + t(m..b), m = a + (b-a)/2, added\n"
+          "by the owner of a slice and gathered. The same bits on every rank and for any piece. Without ranks: acc.\n"
+          "C1 ranks >= 1; C2 piece >= 1.\n"
+          "Cost on W ranks: N(W-1)/W flop and 8N(W-1)/W bytes each way.",
+      .infer = InferTreeReduceGradient,
+      WEIR_REFERENCE(TreeReduceGradientReference),
+      .cost = TreeReduceGradientCost,
+      .cases = [] { return std::vector<OpCase>{{"alone", {{.dims = {5, 67}}}}, {"empty", {{.dims = {0}}}}}; },
+      .aliases = {{0, 0}},
+      .has_side_effect = true};
+  return schema;
+}
+
+}  // namespace weir

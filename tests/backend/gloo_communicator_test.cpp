@@ -1,0 +1,254 @@
+#include "backend/cpu/gloo_communicator.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <iostream>
+#include <mutex>
+#include <thread>
+
+#include "backend/launcher.h"
+#include "tests/backend/rank_cases.h"
+
+namespace weir {
+namespace {
+
+using std::chrono::milliseconds;
+namespace fs = std::filesystem;
+
+// A machine with many jobs may leave a thread without its turn for a second.
+constexpr CommOptions kPatient{.timeout = std::chrono::seconds(60), .start = std::chrono::seconds(60),
+                               .beat = milliseconds(100), .silence = std::chrono::seconds(30)};
+
+std::string RendezvousFile(const std::string& name) {
+  const fs::path file = fs::path(testing::TempDir()) / ("weir-" + name + "-" + std::to_string(getpid()));
+  fs::remove(file);
+  return file;
+}
+
+RankEnvironment Rank(int64_t rank, int64_t world, const std::string& file) {
+  return {.rank = rank, .world = world, .local_rank = rank, .local_size = world, .launcher = "weir", .host = "", .file = file};
+}
+
+// Ranks as threads of this process that talk through TCP. Returns what each ended with.
+std::vector<std::string> RunGlooThreads(int64_t ranks, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
+  static int runs = 0;
+  const std::string file = RendezvousFile("threads" + std::to_string(++runs));
+  std::vector<std::string> texts(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int64_t r = 0; r < ranks; ++r) {
+    threads.emplace_back([&, r] {
+      std::unique_ptr<Communicator> world;
+      try {
+        world = MakeGlooCommunicator(Rank(r, ranks, file), options);
+        fn(*world);
+      } catch (const std::exception& error) {
+        texts[static_cast<size_t>(r)] = error.what();
+        if (world) world->Abort(error.what());
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  return texts;
+}
+
+void ExpectQuiet(const std::vector<std::string>& texts) {
+  for (const std::string& text : texts) EXPECT_EQ(text, "");
+}
+
+class GlooThreads : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, GlooThreads, testing::Values(1, 2, 4, 8));
+
+TEST_P(GlooThreads, RunEveryCollective) { ExpectQuiet(RunGlooThreads(GetParam(), kPatient, CheckAllCollectives)); }
+TEST_P(GlooThreads, FormGroups) { ExpectQuiet(RunGlooThreads(GetParam(), kPatient, CheckGroups)); }
+TEST_P(GlooThreads, AddInTreeOrder) { ExpectQuiet(RunGlooThreads(GetParam(), kPatient, CheckTreeReduce)); }
+
+TEST(GlooCommunicator, ReportsARankThatNeverComesForEveryCollective) {
+  CommOptions options = kPatient;
+  options.timeout = milliseconds(1000);
+  for (const CollectivePath& path : AllCollectivePaths()) {
+    const auto start = std::chrono::steady_clock::now();
+    const auto texts = RunGlooThreads(3, options, [&](Communicator& world) {
+      if (world.rank() != 1) return path.call(world, 1);
+      for (;;) {
+        world.ThrowIfAborted();
+        std::this_thread::sleep_for(milliseconds(5));
+      }
+    });
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    EXPECT_LT(elapsed.count(), 15) << path.name;
+    const std::string all = texts[0] + texts[2];
+    EXPECT_NE(all.find("waited 1 s for rank 1 (pid "), std::string::npos) << path.name << ": " << all;
+    EXPECT_NE(all.find(", computing) to "), std::string::npos) << path.name << ": " << all;
+    EXPECT_NE(all.find(" bytes of "), std::string::npos) << path.name << ": " << all;
+    EXPECT_FALSE(texts[1].empty()) << path.name;
+  }
+}
+
+TEST(GlooCommunicator, SpreadsTheFirstError) {
+  const auto texts = RunGlooThreads(4, kPatient, [](Communicator& world) {
+    if (world.rank() == 2) throw Error(ErrorCode::kIoError, "the disk of rank 2 is full");
+    world.GatherValues(int64_t{1}, {"AllGather", "labels"});
+  });
+  for (const std::string& text : texts) EXPECT_NE(text.find("the disk of rank 2 is full"), std::string::npos) << text;
+  EXPECT_NE(texts[0].find("rank 2 failed"), std::string::npos) << texts[0];
+  EXPECT_NE(texts[0].find("AllGather of 'labels'"), std::string::npos) << texts[0];
+}
+
+TEST(GlooCommunicator, NamesByteCountsThatDisagree) {
+  const auto texts = RunGlooThreads(2, kPatient, [](Communicator& world) {
+    std::vector<std::byte> mine(world.rank() == 0 ? 16 : 24), all(mine.size() * 2);
+    world.AllGather(mine, all, {"AllGather", "x"});
+  });
+  // Whoever notices first.
+  const std::string all = texts[0] + texts[1];
+  EXPECT_TRUE(all.find("expects 16 bytes for AllGather of 'x' from rank 1, which sends 24 bytes") != std::string::npos ||
+              all.find("expects 24 bytes for AllGather of 'x' from rank 0, which sends 16 bytes") != std::string::npos)
+      << all;
+}
+
+TEST(GlooCommunicator, NamesTheRanksThatDoNotCome) {
+  CommOptions options = kPatient;
+  options.start = milliseconds(700);
+  const std::string file = RendezvousFile("absent");
+  const auto message = [&](const RankEnvironment& environment) -> std::string {
+    try {
+      MakeGlooCommunicator(environment, options);
+      return "nothing thrown";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  const std::string alone = message(Rank(0, 3, file));
+  EXPECT_NE(alone.find("rank 1, 2 of 3 did not come within 0.7 s"), std::string::npos) << alone;
+  fs::remove(file);
+  EXPECT_NE(message(Rank(1, 3, file)).find("rank 1 of 3 found no rank 0 at " + file), std::string::npos);
+  RankEnvironment nowhere = Rank(1, 2, "");
+  nowhere.host = "127.0.0.1";
+  nowhere.port = 1;
+  EXPECT_NE(message(nowhere).find("found no rank 0 at 127.0.0.1:1"), std::string::npos);
+}
+
+TEST(GlooCommunicator, RejectsARankOfAnotherWorld) {
+  const std::string file = RendezvousFile("world");
+  std::string texts[2];
+  std::thread ranks[2];
+  for (int64_t r = 0; r < 2; ++r) {
+    ranks[r] = std::thread([&, r] {
+      try {
+        MakeGlooCommunicator(Rank(r, r == 0 ? 2 : 3, file), kPatient);
+      } catch (const Error& error) {
+        texts[r] = error.what();
+      }
+    });
+  }
+  for (auto& thread : ranks) thread.join();
+  EXPECT_NE(texts[0].find("rank 1 failed: it was started as rank 1 of 3, rank 0 as one of 2"), std::string::npos) << texts[0];
+  EXPECT_NE(texts[1].find("it was started as rank 1 of 3"), std::string::npos) << texts[1];
+}
+
+// Ranks as processes: this test starts itself `ranks` times through the launcher. In a rank it runs fn and
+// exits; in the parent it returns how that went.
+struct Outcome {
+  int code = 0;
+  std::string text;  // stderr of all ranks
+  double seconds = 0;
+};
+
+constexpr int kOwnError = 5;
+
+[[noreturn]] void BecomeRank(const CommOptions& options, const std::function<void(Communicator&)>& fn) {
+  int code = 0;
+  std::unique_ptr<Communicator> world;
+  try {
+    world = MakeGlooCommunicator(ReadRankEnvironment(ProcessVariables()), options);
+    fn(*world);
+  } catch (const PeerFailure& error) {
+    std::cerr << error.what() << std::endl;
+    code = kExitPeerFailed;
+  } catch (const std::exception& error) {
+    std::cerr << error.what() << std::endl;
+    if (world) world->Abort(error.what());
+    code = kOwnError;
+  }
+  world.reset();
+  std::exit(testing::Test::HasFailure() ? 1 : code);
+}
+
+Outcome RunProcesses(int64_t ranks, const CommOptions& options, const std::function<void(Communicator&)>& fn) {
+  if (std::getenv("WEIR_RANK") != nullptr) BecomeRank(options, fn);
+  const auto* test = testing::UnitTest::GetInstance()->current_test_info();
+  const auto start = std::chrono::steady_clock::now();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = LaunchRanks({.ranks = ranks,
+                              .arguments = {"backend_test", StrCat("--gtest_filter=", test->test_suite_name(), ".", test->name())},
+                              .grace = milliseconds(1500)});
+  outcome.text = testing::internal::GetCapturedStderr();
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return outcome;
+}
+
+TEST(GlooProcesses, RunEveryCollective) {
+  const Outcome outcome = RunProcesses(4, kPatient, [](Communicator& world) {
+    CheckAllCollectives(world);
+    CheckGroups(world);
+  });
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
+TEST(GlooProcesses, NoticeAKilledRank) {
+  const Outcome outcome = RunProcesses(3, kPatient, [](Communicator& world) {
+    world.Barrier({"Barrier", "start"});
+    if (world.rank() == 1) kill(getpid(), SIGKILL);
+    world.GatherValues(int64_t{1}, {"AllGather", "labels"});
+  });
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
+  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_NE(outcome.text.find("rank 1 failed: its process ended without a word (killed?)"), std::string::npos) << outcome.text;
+  // Rank 0 may not have left the barrier yet.
+  EXPECT_TRUE(outcome.text.find("rank 0 was in AllGather of 'labels' (world #2, 48 bytes)") != std::string::npos ||
+              outcome.text.find("rank 0 was in Barrier of 'start' (world #1, 0 bytes)") != std::string::npos)
+      << outcome.text;
+  EXPECT_NE(outcome.text.find("was ended by signal 9"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("[2] CommError"), std::string::npos) << outcome.text;
+}
+
+TEST(GlooProcesses, NoticeTheDeathOfRank0) {
+  const Outcome outcome = RunProcesses(2, kPatient, [](Communicator& world) {
+    world.Barrier({"Barrier", "start"});
+    if (world.rank() == 0) kill(getpid(), SIGKILL);
+    world.GatherValues(int64_t{1}, {"AllGather", "labels"});
+  });
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
+  EXPECT_NE(outcome.text.find("[1] CommError: rank 0 failed: its process ended"), std::string::npos) << outcome.text;
+}
+
+TEST(GlooProcesses, NoticeAStoppedRank) {
+  CommOptions options = kPatient;
+  options.silence = milliseconds(2500);
+  const Outcome outcome = RunProcesses(3, options, [](Communicator& world) {
+    world.Barrier({"Barrier", "start"});
+    if (world.rank() == 1) kill(getpid(), SIGSTOP);
+    world.GatherValues(int64_t{1}, {"AllGather", "labels"});
+  });
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_LT(outcome.seconds, 20);
+  EXPECT_NE(outcome.text.find("rank 1 failed: its heart has not beaten for "), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("AllGather of 'labels'"), std::string::npos) << outcome.text;
+}
+
+TEST(GlooProcesses, EndWithTheCodeOfTheRankThatFailed) {
+  const Outcome outcome = RunProcesses(3, kPatient, [](Communicator& world) {
+    if (world.rank() == 2) throw Error(ErrorCode::kIoError, "no space left");
+    world.Barrier({"Barrier", "save"});
+  });
+  EXPECT_EQ(outcome.code, kOwnError) << outcome.text;
+  EXPECT_NE(outcome.text.find("rank 2 failed: IoError: no space left"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("[2] IoError: no space left"), std::string::npos) << outcome.text;
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,101 @@
+#include "backend/launcher.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "backend/rank_environment.h"
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+using std::chrono::milliseconds;
+
+struct Outcome {
+  int code = 0;
+  std::string text;
+  double seconds = 0;
+};
+
+Outcome Shell(int64_t ranks, const std::string& script, milliseconds grace = milliseconds(300)) {
+  const auto start = std::chrono::steady_clock::now();
+  testing::internal::CaptureStderr();
+  Outcome outcome;
+  outcome.code = LaunchRanks({.ranks = ranks, .program = "/bin/sh", .arguments = {"sh", "-c", script}, .grace = grace});
+  outcome.text = testing::internal::GetCapturedStderr();
+  outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a rank was left behind";
+  return outcome;
+}
+
+TEST(Launcher, TellsEveryRankItsPlaceAndPrefixesItsLines) {
+  const Outcome outcome = Shell(3, "printf 'rank %s of %s\\nat %s' $WEIR_RANK $WEIR_WORLD_SIZE $(basename $WEIR_RENDEZVOUS) >&2");
+  EXPECT_EQ(outcome.code, 0);
+  for (const char* line : {"rank 0 of 3\nat rank0", "[1] rank 1 of 3\n", "[1] at rank0\n", "[2] rank 2 of 3\n"}) {
+    EXPECT_NE(outcome.text.find(line), std::string::npos) << outcome.text;
+  }
+}
+
+TEST(Launcher, EndsTheOthersWhenOneFails) {
+  const Outcome outcome = Shell(3, "if [ $WEIR_RANK = 1 ]; then exit 7; fi; exec sleep 100");
+  EXPECT_EQ(outcome.code, 7);
+  EXPECT_LT(outcome.seconds, 10);
+  EXPECT_NE(outcome.text.find("rank 2"), std::string::npos) << outcome.text;
+}
+
+TEST(Launcher, KillsRanksThatIgnoreSigterm) {
+  const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 0 ]; then exit 3; fi; trap '' TERM; while :; do sleep 0.1; done");
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST(Launcher, ReportsASignalAsShellsDo) {
+  const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 1 ]; then kill -SEGV $$; fi; exit 69");
+  EXPECT_EQ(outcome.code, 128 + SIGSEGV);
+  EXPECT_NE(outcome.text.find("was ended by signal 11"), std::string::npos) << outcome.text;
+}
+
+TEST(Launcher, PrefersTheCodeOfTheRankThatFailedByItself) {
+  EXPECT_EQ(Shell(3, "if [ $WEIR_RANK = 2 ]; then sleep 0.2; exit 4; fi; exit 69", milliseconds(5000)).code, 4);
+  EXPECT_EQ(Shell(2, "exit 69").code, 1);
+}
+
+TEST(Launcher, PassesSignalsOn) {
+  // In a process of one thread, as the launcher demands: other threads of this program do not block signals.
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    // Rank 0 asks for the signal when rank 1 is known to catch it.
+    const char* script = "trap 'exit 75' USR1; ready=$(dirname $WEIR_RENDEZVOUS)/ready; "
+                         "if [ $WEIR_RANK = 1 ]; then : > $ready; else while [ ! -e $ready ]; do sleep 0.05; done; kill -USR1 $PPID; fi; "
+                         "while :; do sleep 0.05; done";
+    _exit(LaunchRanks({.ranks = 2, .program = "/bin/sh", .arguments = {"sh", "-c", script}}));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 75);
+}
+
+TEST(Launcher, SaysWhenTheProgramCannotStart) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(LaunchRanks({.ranks = 1, .program = "/nonexistent", .arguments = {"x"}}), 127);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("could not be started: /nonexistent"), std::string::npos);
+}
+
+TEST(Launcher, RemovesItsFolder) {
+  const std::filesystem::path note = std::filesystem::path(testing::TempDir()) / ("weir-note-" + std::to_string(getpid()));
+  EXPECT_EQ(Shell(1, "dirname $WEIR_RENDEZVOUS > " + note.string()).code, 0);
+  std::string folder;
+  std::getline(std::ifstream(note) >> std::ws, folder);
+  EXPECT_FALSE(folder.empty());
+  EXPECT_FALSE(std::filesystem::exists(folder)) << folder;
+  std::filesystem::remove(note);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,173 @@
+// `weir train --ranks`: processes of the real program.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+#include "importer/safetensors.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string ReadText(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class TrainRanks : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(testing::TempDir()) / ("weir-train-ranks-" + std::to_string(getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::ofstream data(folder_ / "text.txt");
+    for (int i = 0; i < 400; ++i) data << "line " << i * i % 97 << " of some text; ";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  struct Outcome {
+    int code = 0;
+    std::string text;
+    double seconds = 0;
+  };
+  // `environment` goes before the command: "RANK=0 WORLD_SIZE=2".
+  Outcome Train(const std::string& out, const std::string& flags, const std::string& environment = "") const {
+    const fs::path log = folder_ / (out + ".log");
+    const std::string command = environment + " " WEIR_PROGRAM " train " WEIR_SOURCE_DIR
+                                "/models/mixtral/dynamo18_batched_mm_eager.onnx --data " + (folder_ / "text.txt").string() +
+                                " --data-format text --sequence 16 --threads 1 --out " + (folder_ / out).string() + " " + flags +
+                                " >" + log.string() + " 2>&1";
+    const auto start = std::chrono::steady_clock::now();
+    const int status = std::system(command.c_str());
+    const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+    return {WEXITSTATUS(status), ReadText(log), elapsed.count()};
+  }
+
+  std::vector<nlohmann::json> Metrics(const std::string& out) const {
+    std::vector<nlohmann::json> records;
+    std::ifstream file(folder_ / out / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) records.push_back(nlohmann::json::parse(line));
+    return records;
+  }
+
+  // To one rank of the run in `out`, when that has finished a step.
+  void SignalAfterAStep(const std::string& out, int rank, int signal) const {
+    std::error_code absent;
+    for (int i = 0; i < 1500 && (fs::file_size(folder_ / out / "metrics.jsonl", absent) == 0 || absent); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    const std::string folder = (folder_ / out).string() + '\0', place = "WEIR_RANK=" + std::to_string(rank) + '\0';
+    for (const auto& process : fs::directory_iterator("/proc")) {
+      const bool meant = ReadText(process.path() / "cmdline").find(folder) != std::string::npos &&
+                         ReadText(process.path() / "environ").find(place) != std::string::npos;
+      if (meant) kill(std::stoi(process.path().filename().string()), signal);
+    }
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TrainRanks, RepeatTheirBytesAndMatchOneRank) {
+  const std::string two = "--ranks 2 --steps 3 --micro-batch 2 --learning-rate 1e-2";
+  for (const char* out : {"a", "b"}) {
+    const Outcome outcome = Train(out, two);
+    ASSERT_EQ(outcome.code, 0) << outcome.text;
+  }
+  EXPECT_EQ(ReadText(folder_ / "a" / "weights.safetensors"), ReadText(folder_ / "b" / "weights.safetensors"));
+  const Outcome one = Train("one", "--ranks 1 --steps 3 --micro-batch 4 --learning-rate 1e-2");
+  ASSERT_EQ(one.code, 0) << one.text;
+  const auto a = Metrics("a"), b = Metrics("b"), single = Metrics("one");
+  ASSERT_EQ(a.size(), 3u);
+  ASSERT_EQ(single.size(), 3u);
+  for (size_t i = 0; i < a.size(); ++i) {
+    for (const char* key : {"loss", "grad_norm", "tokens"}) EXPECT_EQ(a[i][key], b[i][key]) << key;
+    EXPECT_EQ(a[i]["tokens"], single[i]["tokens"]);
+    // The same samples; sums regrouped in float32.
+    EXPECT_NEAR(a[i]["loss"], single[i]["loss"], 1e-5 * single[i]["loss"].get<double>()) << i;
+    EXPECT_NEAR(a[i]["grad_norm"], single[i]["grad_norm"], 1e-4 * single[i]["grad_norm"].get<double>()) << i;
+  }
+  EXPECT_NE(a[0]["loss"], a[2]["loss"]);
+}
+
+// The signal reaches one rank only; all stop after the same step and the weights are those of it.
+TEST_F(TrainRanks, StopTogetherOnASignalToOneOfThem) {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+    const std::string out = "stopped" + std::to_string(signal);
+    std::thread sender([&] { SignalAfterAStep(out, 1, signal); });
+    const Outcome outcome = Train(out, "--ranks 3 --steps 1000000 --micro-batch 1");
+    sender.join();
+    EXPECT_EQ(outcome.code, 1) << outcome.text;
+    EXPECT_LT(outcome.seconds, 60);
+    const std::string told = "after step " + std::to_string(Metrics(out).size()) + " of 1000000; its weights are in";
+    EXPECT_NE(outcome.text.find(told), std::string::npos) << outcome.text;
+    EXPECT_EQ(outcome.text.find("[1]"), std::string::npos) << outcome.text;
+    EXPECT_TRUE(fs::exists(folder_ / out / "weights.safetensors"));
+  }
+}
+
+// timeout sends SIGINT to the program and then to its group: one interrupt, not two.
+TEST_F(TrainRanks, StopOnCtrlC) {
+  const Outcome outcome = Train("interrupted", "--ranks 2 --steps 1000000 --micro-batch 1", "timeout --signal=INT 2");
+  EXPECT_NE(outcome.text.find("stopped by signal 2"), std::string::npos) << outcome.text;
+  EXPECT_TRUE(fs::exists(folder_ / "interrupted" / "weights.safetensors"));
+}
+
+TEST_F(TrainRanks, SaveTheLastStepWhenAPeerDies) {
+  std::thread sender([&] { SignalAfterAStep("bereft", 2, SIGKILL); });
+  const Outcome outcome = Train("bereft", "--ranks 3 --steps 1000000 --micro-batch 1");
+  sender.join();
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
+  EXPECT_LT(outcome.seconds, 60);
+  const std::string kept = "weights after step " + std::to_string(Metrics("bereft").size()) + " are in ";
+  EXPECT_NE(outcome.text.find(kept), std::string::npos) << outcome.text;
+  EXPECT_TRUE(fs::exists(folder_ / "bereft" / "weights.safetensors"));
+}
+
+// LNC-01: rank 0 fails alone, before the first step.
+TEST_F(TrainRanks, EndWithinSecondsWhenRank0CannotWrite) {
+  fs::create_directories(folder_ / "used" / "old");
+  const Outcome outcome = Train("used", "--ranks 3 --steps 1000000 --micro-batch 1");
+  EXPECT_EQ(outcome.code, 1) << outcome.text;
+  EXPECT_LT(outcome.seconds, 30);
+  EXPECT_NE(outcome.text.find("is not empty; give another --out"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("[1] weir train: rank 1 stopped: CommError: rank 0 failed"), std::string::npos) << outcome.text;
+}
+
+TEST_F(TrainRanks, RefuseFlagsThatContradictTheLauncher) {
+  const Outcome outcome = Train("x", "--ranks 4", "RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1");
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_NE(outcome.text.find("--ranks=4, but torchrun started this process as rank 1 of 2"), std::string::npos) << outcome.text;
+}
+
+TEST_F(TrainRanks, RefuseDifferentFlagsOnOtherRanks) {
+  const std::string common = "WORLD_SIZE=2 WEIR_RENDEZVOUS=" + (folder_ / "rendezvous").string();
+  Outcome first, second;
+  std::thread other([&] { second = Train("second", "--steps 2", common + " RANK=1"); });
+  first = Train("first", "--steps 3", common + " RANK=0");
+  other.join();
+  EXPECT_NE(first.code, 0);
+  EXPECT_NE(second.code, 0);
+  EXPECT_NE((first.text + second.text).find("rank 1 was started with other flags than rank 0"), std::string::npos)
+      << first.text << second.text;
+}
+
+TEST_F(TrainRanks, NameTheRankThatDoesNotCome) {
+  const Outcome outcome =
+      Train("x", "--start-timeout 1", "RANK=0 WORLD_SIZE=2 WEIR_RENDEZVOUS=" + (folder_ / "rendezvous").string());
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_LT(outcome.seconds, 20);
+  EXPECT_NE(outcome.text.find("rank 1 of 2 did not come within 1 s"), std::string::npos) << outcome.text;
+}
+
+}  // namespace
+}  // namespace weir
