@@ -23,16 +23,21 @@ const TimedOp kTimed[] = {
     {"Add", "(A[T,4096] a, A[T,4096] b) => (A[T,4096] y) { y = Add(a, b) }", true},
     {"Mul by a column", "(A[T,4096] a, A[T,1] b) => (A[T,4096] y) { y = Mul(a, b) }", true},
     {"Sigmoid", "(A[T,4096] a) => (A[T,4096] y) { y = Sigmoid(a) }", true},
-    {"RmsNorm", "(A[T,4096] x, float[4096] w) => (A[T,4096] y) { y, r = RmsNorm<epsilon = 1e-05>(x, w) }", true},
-    {"RmsNorm of 128", "(A[T,32,128] x, float[128] w) => (A[T,32,128] y) { y, r = RmsNorm<epsilon = 1e-05>(x, w) }", true},
+    {"RmsNorm", "(A[T,4096] x, float[4096] w) => (A[T,4096] y) { y, r = RmsNorm<epsilon = 1e-05>(x, w) }",
+     true},
+    {"RmsNorm of 128",
+     "(A[T,32,128] x, float[128] w) => (A[T,32,128] y) { y, r = RmsNorm<epsilon = 1e-05>(x, w) }", true},
     {"RmsNormGradient",
      "(A[T,4096] x, float[4096] w, float[T] r, A[T,4096] dy) => (A[T,4096] dx) "
      "{ dx, dw = RmsNormGradient<epsilon = 1e-05>(x, w, r, dy) }",
      true},
-    {"Rotary", "(A[1,T,32,128] x, float[T,64] c, float[T,64] s) => (A[1,T,32,128] y) { y = Rotary(x, c, s) }", true},
+    {"Rotary", "(A[1,T,32,128] x, float[T,64] c, float[T,64] s) => (A[1,T,32,128] y) { y = Rotary(x, c, s) }",
+     true},
     {"Softmax of 128", "(float[T,128] x) => (float[T,128] y) { y = Softmax(x) }", false},
-    {"SoftmaxGradient of 128", "(float[T,128] y, float[T,128] dy) => (float[T,128] dx) { dx = SoftmaxGradient(y, dy) }", false},
-    {"TopK 8 of 128", "(float[T,128] x) => (float[T,8] v, int64[T,8] i) { v, i = TopK(x, int64[1]{8}) }", false},
+    {"SoftmaxGradient of 128",
+     "(float[T,128] y, float[T,128] dy) => (float[T,128] dx) { dx = SoftmaxGradient(y, dy) }", false},
+    {"TopK 8 of 128", "(float[T,128] x) => (float[T,8] v, int64[T,8] i) { v, i = TopK(x, int64[1]{8}) }",
+     false},
     {"BiasGradient", "(A[T,4096] dy) => (float[4096] db) { db = BiasGradient(dy) }", true},
     {"Accumulate", "(float[T,4096] a, float[T,4096] g) => (float[T,4096] y) { y = Accumulate(a, g) }", false},
     {"GradientNorm", "(float[T,4096] a) => (double[] n) { n = GradientNorm(a) }", false},
@@ -46,7 +51,8 @@ const TimedOp kTimed[] = {
 std::string TextOf(const TimedOp& op, int64_t tokens, const char* activation) {
   std::string text = StrCat("graph timed ", op.graph);
   const auto replace = [&](const std::string& what, const std::string& by) {
-    for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) text.replace(at, what.size(), by);
+    for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size())
+      text.replace(at, what.size(), by);
   };
   replace("[T", StrCat("[", tokens));
   replace(",T,", StrCat(",", tokens, ","));
@@ -57,7 +63,8 @@ std::string TextOf(const TimedOp& op, int64_t tokens, const char* activation) {
 // The buffers of one node, freed with it.
 class NodeMemory {
  public:
-  NodeMemory(Device& device, const Node& node) : device_(device), node_(node), kernel_(KernelOf(device, node)) {
+  NodeMemory(Device& device, const Node& node)
+      : device_(device), node_(node), kernel_(KernelOf(device, node)) {
     for (const Value* value : node.inputs) inputs_.push_back(Allocate(*value));
     for (size_t i = 0; i < node.outputs.size(); ++i) {
       const Tensor* owner = AliasedInput(i);
@@ -74,7 +81,11 @@ class NodeMemory {
   NodeMemory& operator=(const NodeMemory&) = delete;
 
   void Launch() {
-    KernelContext context{.node = node_, .inputs = inputs_, .outputs = outputs_, .workspace = workspace_, .stream = device_.stream()};
+    KernelContext context{.node = node_,
+                          .inputs = inputs_,
+                          .outputs = outputs_,
+                          .workspace = workspace_,
+                          .stream = device_.stream()};
     kernel_.launch(context);
   }
   double bytes() const {
@@ -88,7 +99,8 @@ class NodeMemory {
  private:
   static const Kernel& KernelOf(const Device& device, const Node& node) {
     const Kernel* kernel = FindKernel(device.kind(), *node.schema);
-    WEIR_CHECK(kernel != nullptr, ErrorCode::kUnsupportedOp, "no kernel for ", node.op(), " on ", DeviceName(device.kind()));
+    WEIR_CHECK(kernel != nullptr, ErrorCode::kUnsupportedOp, "no kernel for ", node.op(), " on ",
+               DeviceName(device.kind()));
     return *kernel;
   }
   std::byte* Allocate(int64_t bytes) {
@@ -102,7 +114,8 @@ class NodeMemory {
   }
   const Tensor* AliasedInput(size_t output) const {
     for (const auto& [from, to] : node_.schema->aliases) {
-      if (from == static_cast<int>(output) && static_cast<size_t>(to) < inputs_.size()) return &inputs_[static_cast<size_t>(to)];
+      if (from == static_cast<int>(output) && static_cast<size_t>(to) < inputs_.size())
+        return &inputs_[static_cast<size_t>(to)];
     }
     return nullptr;
   }
@@ -143,7 +156,8 @@ std::vector<RowTiming> TimeRowOps(const RowBenchOptions& options) {
   for (const TimedOp& op : kTimed) {
     timings.push_back(Time(*device, op.name, TextOf(op, options.tokens, "float"), options.repeats));
     if (!op.activations || options.device != DeviceKind::kCuda) continue;
-    timings.push_back(Time(*device, StrCat(op.name, ", bfloat16"), TextOf(op, options.tokens, "bfloat16"), options.repeats));
+    timings.push_back(Time(*device, StrCat(op.name, ", bfloat16"), TextOf(op, options.tokens, "bfloat16"),
+                           options.repeats));
   }
   return timings;
 }
@@ -151,17 +165,21 @@ std::vector<RowTiming> TimeRowOps(const RowBenchOptions& options) {
 int BenchRows(const RowBenchOptions& options, std::ostream& out) {
   const auto timings = TimeRowOps(options);
   const double copy = timings.front().BytesPerSecond();
-  if (options.json) out << "{\"device\": \"" << DeviceName(options.device) << "\", \"tokens\": " << options.tokens << ", \"results\": [";
-  else out << "row ops on " << DeviceName(options.device) << ", " << options.tokens << " tokens\n" << std::fixed;
+  if (options.json)
+    out << "{\"device\": \"" << DeviceName(options.device) << "\", \"tokens\": " << options.tokens
+        << ", \"results\": [";
+  else
+    out << "row ops on " << DeviceName(options.device) << ", " << options.tokens << " tokens\n" << std::fixed;
   for (size_t i = 0; i < timings.size(); ++i) {
     const RowTiming& t = timings[i];
     if (options.json) {
-      out << (i ? ", " : "") << "{\"op\": \"" << t.name << "\", \"bytes\": " << t.bytes << ", \"ms\": " << t.seconds * 1e3
-          << ", \"gb_per_s\": " << t.BytesPerSecond() * 1e-9 << ", \"of_copy\": " << t.BytesPerSecond() / copy << "}";
+      out << (i ? ", " : "") << "{\"op\": \"" << t.name << "\", \"bytes\": " << t.bytes
+          << ", \"ms\": " << t.seconds * 1e3 << ", \"gb_per_s\": " << t.BytesPerSecond() * 1e-9
+          << ", \"of_copy\": " << t.BytesPerSecond() / copy << "}";
     } else {
-      out << std::left << std::setw(28) << t.name << std::right << std::setprecision(3) << std::setw(10) << t.seconds * 1e3 << " ms"
-          << std::setprecision(0) << std::setw(8) << t.BytesPerSecond() * 1e-9 << " GB/s" << std::setprecision(2) << std::setw(7)
-          << t.BytesPerSecond() / copy << " of a copy\n";
+      out << std::left << std::setw(28) << t.name << std::right << std::setprecision(3) << std::setw(10)
+          << t.seconds * 1e3 << " ms" << std::setprecision(0) << std::setw(8) << t.BytesPerSecond() * 1e-9
+          << " GB/s" << std::setprecision(2) << std::setw(7) << t.BytesPerSecond() / copy << " of a copy\n";
     }
   }
   if (options.json) out << "]}\n";

@@ -1,5 +1,6 @@
-#include "backend/cuda/cuda_stream.h"
 #include "kernels/adamw/cuda.h"
+
+#include "backend/cuda/cuda_stream.h"
 #include "kernels/device/types.h"
 
 namespace weir {
@@ -12,8 +13,8 @@ void LaunchAdamW(KernelContext& c) {
                                          .epsilon = a.Float("epsilon", 1e-8),
                                          .weight_decay = a.Float("weight_decay", 0.01)};
   cuda::AdamW(attributes, c.inputs[4].data<double>(), c.inputs[5].data<int64_t>(), c.inputs[6].data<float>(),
-              c.inputs[1].data<float>(), c.inputs[1].elements(), c.outputs[0].data<float>(), c.outputs[1].data<float>(),
-              c.outputs[2].data<float>(), CudaQueue(c).stream);
+              c.inputs[1].data<float>(), c.inputs[1].elements(), c.outputs[0].data<float>(),
+              c.outputs[1].data<float>(), c.outputs[2].data<float>(), CudaQueue(c).stream);
 }
 
 std::string Refuse(const Node& node) { return RefuseType(node, 0, TypeOf(node, 0) == DType::kFloat32); }

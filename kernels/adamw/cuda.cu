@@ -9,12 +9,13 @@ namespace {
 
 // As AdamWStep of config.h: in double, then rounded once.
 struct Scalars {
-  float coefficient, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, step_size, root_correction2;
+  float coefficient, decay, beta1, one_minus_beta1, beta2, one_minus_beta2, epsilon, step_size,
+      root_correction2;
 };
 __device__ Scalars ScalarsOf(const AdamWAttributes& a, double learning_rate, int64_t t, float coefficient) {
   if (t < 1 || !isfinite(learning_rate) || learning_rate < 0) {
-    printf("AdamW: step %lld, learning_rate %g: expected a step >= 1 and a finite rate >= 0\n", static_cast<long long>(t),
-           learning_rate);
+    printf("AdamW: step %lld, learning_rate %g: expected a step >= 1 and a finite rate >= 0\n",
+           static_cast<long long>(t), learning_rate);
     __trap();
   }
   const double step = static_cast<double>(t);
@@ -41,8 +42,8 @@ __device__ inline void Update(const Scalars& s, bool from_m, float gradient, flo
 }
 
 __global__ void AdamWKernel(AdamWAttributes attributes, const double* learning_rate, const int64_t* step,
-                            const float* coefficient, const float* gradient, int64_t count, int64_t packs, float* p, float* m,
-                            float* v) {
+                            const float* coefficient, const float* gradient, int64_t count, int64_t packs,
+                            float* p, float* m, float* v) {
   __shared__ Scalars shared;
   const float factor = *coefficient;
   if (!isfinite(factor)) return;
@@ -59,17 +60,19 @@ __global__ void AdamWKernel(AdamWAttributes attributes, const double* learning_r
     StorePack(m + 4 * k, mm);
     StorePack(v + 4 * k, vv);
   }
-  for (int64_t k = 4 * packs + FirstIndex(); k < count; k += IndexStride()) Update(s, from_m, gradient[k], p[k], m[k], v[k]);
+  for (int64_t k = 4 * packs + FirstIndex(); k < count; k += IndexStride())
+    Update(s, from_m, gradient[k], p[k], m[k], v[k]);
 }
 
 }  // namespace
 
-void AdamW(const AdamWAttributes& attributes, const double* learning_rate, const int64_t* step, const float* coefficient,
-           const float* gradient, int64_t count, float* p, float* m, float* v, CUstream_st* stream) {
+void AdamW(const AdamWAttributes& attributes, const double* learning_rate, const int64_t* step,
+           const float* coefficient, const float* gradient, int64_t count, float* p, float* m, float* v,
+           CUstream_st* stream) {
   if (count == 0) return;
   const int64_t packs = IsAligned(gradient) && IsAligned(p) && IsAligned(m) && IsAligned(v) ? count / 4 : 0;
-  AdamWKernel<<<BlocksFor(packs > 0 ? packs : count), kThreads, 0, stream>>>(attributes, learning_rate, step, coefficient,
-                                                                             gradient, count, packs, p, m, v);
+  AdamWKernel<<<BlocksFor(packs > 0 ? packs : count), kThreads, 0, stream>>>(
+      attributes, learning_rate, step, coefficient, gradient, count, packs, p, m, v);
 }
 
 }  // namespace weir::cuda

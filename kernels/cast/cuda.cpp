@@ -1,5 +1,6 @@
-#include "backend/cuda/cuda_stream.h"
 #include "kernels/cast/cuda.h"
+
+#include "backend/cuda/cuda_stream.h"
 #include "kernels/common/copy_kernel.h"
 #include "kernels/device/copy.h"
 #include "kernels/device/types.h"

@@ -1,5 +1,4 @@
 #include "graph/error.h"
-
 #include "kernels/device/block.h"
 
 namespace weir {
@@ -18,7 +17,8 @@ cuda::StridedAxes Coalesce(const StridedBlock& block) {
       axes.from[last] = from;
       continue;
     }
-    WEIR_CHECK(axes.rank < cuda::kMaxRank, ErrorCode::kUnsupportedOp, "a block of more than ", cuda::kMaxRank, " axes");
+    WEIR_CHECK(axes.rank < cuda::kMaxRank, ErrorCode::kUnsupportedOp, "a block of more than ", cuda::kMaxRank,
+               " axes");
     axes.size[axes.rank] = size;
     axes.to[axes.rank] = to;
     axes.from[axes.rank++] = from;
@@ -26,10 +26,13 @@ cuda::StridedAxes Coalesce(const StridedBlock& block) {
   return axes;
 }
 
-bool Divides(int64_t unit, const std::byte* address) { return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(unit) == 0; }
+bool Divides(int64_t unit, const std::byte* address) {
+  return reinterpret_cast<uintptr_t>(address) % static_cast<uintptr_t>(unit) == 0;
+}
 
 // The largest unit up to 16 bytes in which the whole copy can be counted.
-int64_t UnitOf(const cuda::StridedAxes& axes, int64_t element_bytes, const std::byte* to, const std::byte* from) {
+int64_t UnitOf(const cuda::StridedAxes& axes, int64_t element_bytes, const std::byte* to,
+               const std::byte* from) {
   const int last = axes.rank - 1;
   if (last < 0 || axes.to[last] != 1 || axes.from[last] != 1) return element_bytes;
   for (int64_t unit = 16; unit > element_bytes; unit /= 2) {

@@ -1,6 +1,5 @@
-#include "kernels/device/known_ints.h"
-
 #include "graph/error.h"
+#include "kernels/device/known_ints.h"
 
 namespace weir {
 
@@ -12,7 +11,8 @@ bool HasKnownInts(const Node& node, size_t i) {
 }
 
 std::vector<int64_t> KnownInts(const Node& node, size_t i) {
-  WEIR_CHECK(HasKnownInts(node, i), ErrorCode::kInternal, node.op(), ": input ", i, " is not known when planned");
+  WEIR_CHECK(HasKnownInts(node, i), ErrorCode::kInternal, node.op(), ": input ", i,
+             " is not known when planned");
   const Value& value = *node.in(i);
   return value.content ? ToDims(*value.content) : value.data->AsInts();
 }

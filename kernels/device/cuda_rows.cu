@@ -10,7 +10,8 @@ template <class Unit, class Id>
 __global__ void GatherRowsKernel(RowGather s, int64_t units, const Unit* x, const Id* ids, Unit* y) {
   const int64_t total = s.outer * s.count * units;
   for (int64_t k = FirstIndex(); k < total; k += IndexStride()) {
-    const int64_t row = k / units, unit = k - row * units, outer = row / s.count, place = row - outer * s.count;
+    const int64_t row = k / units, unit = k - row * units, outer = row / s.count,
+                  place = row - outer * s.count;
     const int64_t id = CheckedId(ids[place], s.size, place, s.negative);
     y[k] = x[(outer * s.size + id) * units + unit];
   }
@@ -23,9 +24,11 @@ void Gather(const RowGather& s, const void* x, const void* ids, void* y, CUstrea
   const Unit* from = static_cast<const Unit*>(x);
   Unit* to = static_cast<Unit*>(y);
   if (s.int32_ids) {
-    GatherRowsKernel<<<BlocksFor(total), kThreads, 0, stream>>>(s, units, from, static_cast<const int32_t*>(ids), to);
+    GatherRowsKernel<<<BlocksFor(total), kThreads, 0, stream>>>(s, units, from,
+                                                                static_cast<const int32_t*>(ids), to);
   } else {
-    GatherRowsKernel<<<BlocksFor(total), kThreads, 0, stream>>>(s, units, from, static_cast<const int64_t*>(ids), to);
+    GatherRowsKernel<<<BlocksFor(total), kThreads, 0, stream>>>(s, units, from,
+                                                                static_cast<const int64_t*>(ids), to);
   }
 }
 

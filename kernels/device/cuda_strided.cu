@@ -38,7 +38,8 @@ __global__ void CopyKernel(StridedAxes axes, int64_t count, E* to, const E* from
 }
 
 template <class T>
-__global__ void SumKernel(StridedAxes kept, StridedAxes summed, int64_t count, int64_t terms, T* to, const T* from) {
+__global__ void SumKernel(StridedAxes kept, StridedAxes summed, int64_t count, int64_t terms, T* to,
+                          const T* from) {
   for (int64_t k = FirstIndex(); k < count; k += IndexStride()) {
     const Offsets at = OffsetsOf(kept, k);
     double sum = 0;
@@ -69,7 +70,8 @@ template <class E>
 void Copy(const StridedAxes& axes, void* to, const void* from, CUstream_st* stream) {
   const int64_t count = CountOf(axes);
   if (count == 0) return;
-  CopyKernel<<<BlocksFor(count), kThreads, 0, stream>>>(axes, count, static_cast<E*>(to), static_cast<const E*>(from));
+  CopyKernel<<<BlocksFor(count), kThreads, 0, stream>>>(axes, count, static_cast<E*>(to),
+                                                        static_cast<const E*>(from));
 }
 
 template <class E>
@@ -81,13 +83,19 @@ void Fill(void* to, const void* element, int64_t count, CUstream_st* stream) {
 
 }  // namespace
 
-void CopyStrided(const StridedAxes& axes, void* to, const void* from, int element_bytes, CUstream_st* stream) {
+void CopyStrided(const StridedAxes& axes, void* to, const void* from, int element_bytes,
+                 CUstream_st* stream) {
   switch (element_bytes) {
-    case 1: return Copy<uint8_t>(axes, to, from, stream);
-    case 2: return Copy<uint16_t>(axes, to, from, stream);
-    case 4: return Copy<uint32_t>(axes, to, from, stream);
-    case 8: return Copy<uint64_t>(axes, to, from, stream);
-    default: return Copy<Sixteen>(axes, to, from, stream);
+    case 1:
+      return Copy<uint8_t>(axes, to, from, stream);
+    case 2:
+      return Copy<uint16_t>(axes, to, from, stream);
+    case 4:
+      return Copy<uint32_t>(axes, to, from, stream);
+    case 8:
+      return Copy<uint64_t>(axes, to, from, stream);
+    default:
+      return Copy<Sixteen>(axes, to, from, stream);
   }
 }
 
@@ -104,10 +112,14 @@ void SumStrided(const StridedAxes& kept, const StridedAxes& summed, void* to, co
 
 void FillElements(void* to, const void* element, int64_t count, int element_bytes, CUstream_st* stream) {
   switch (element_bytes) {
-    case 1: return Fill<uint8_t>(to, element, count, stream);
-    case 2: return Fill<uint16_t>(to, element, count, stream);
-    case 4: return Fill<uint32_t>(to, element, count, stream);
-    default: return Fill<uint64_t>(to, element, count, stream);
+    case 1:
+      return Fill<uint8_t>(to, element, count, stream);
+    case 2:
+      return Fill<uint16_t>(to, element, count, stream);
+    case 4:
+      return Fill<uint32_t>(to, element, count, stream);
+    default:
+      return Fill<uint64_t>(to, element, count, stream);
   }
 }
 

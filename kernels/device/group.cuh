@@ -10,7 +10,9 @@ inline constexpr int kWarp = 32;
 
 struct SumStep {
   template <class A>
-  __device__ A operator()(A a, A b) const { return a + b; }
+  __device__ A operator()(A a, A b) const {
+    return a + b;
+  }
 };
 struct MaxStep {
   __device__ float operator()(float a, float b) const { return fmaxf(a, b); }
@@ -20,7 +22,8 @@ template <int kGroup, class A, class Step>
 __device__ A Reduce(A value, Step step) {
   constexpr int kLanes = kGroup < kWarp ? kGroup : kWarp;
   // Only the group's own lanes: its neighbours in the warp may be at another row, or done.
-  const unsigned mask = (kLanes == kWarp ? ~0u : (1u << (kLanes % kWarp)) - 1) << (threadIdx.x % kWarp / kLanes * kLanes);
+  const unsigned mask = (kLanes == kWarp ? ~0u : (1u << (kLanes % kWarp)) - 1)
+                        << (threadIdx.x % kWarp / kLanes * kLanes);
 #pragma unroll
   for (int lane = kLanes / 2; lane > 0; lane /= 2) value = step(value, __shfl_xor_sync(mask, value, lane));
   if constexpr (kGroup > kWarp) {
@@ -38,7 +41,9 @@ __device__ A Reduce(A value, Step step) {
 template <int kGroup, int kBlock>
 struct GroupOf {
   static constexpr int groups = kBlock / kGroup;
-  __device__ static int64_t FirstRow() { return static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / kGroup; }
+  __device__ static int64_t FirstRow() {
+    return static_cast<int64_t>(blockIdx.x) * groups + threadIdx.x / kGroup;
+  }
   __device__ static int64_t RowStride() { return static_cast<int64_t>(gridDim.x) * groups; }
   __device__ static int Lane() { return static_cast<int>(threadIdx.x % kGroup); }
 };

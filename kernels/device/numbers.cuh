@@ -15,9 +15,13 @@ __device__ inline float ToFloat(BFloat16 x) { return __bfloat162float(x); }
 template <class T>
 __device__ inline T FromFloat(float x);
 template <>
-__device__ inline float FromFloat<float>(float x) { return x; }
+__device__ inline float FromFloat<float>(float x) {
+  return x;
+}
 template <>
-__device__ inline BFloat16 FromFloat<BFloat16>(float x) { return __float2bfloat16_rn(x); }
+__device__ inline BFloat16 FromFloat<BFloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
 
 // `kSize` neighbours, loaded and stored at once; addresses must be multiples of the pack's size.
 template <class T, int kSize = 16 / static_cast<int>(sizeof(T))>
@@ -26,9 +30,13 @@ struct alignas(kSize * sizeof(T)) Pack {
   T at[kSize];
 };
 template <class T>
-__device__ inline Pack<T> LoadPack(const T* from) { return *reinterpret_cast<const Pack<T>*>(from); }
+__device__ inline Pack<T> LoadPack(const T* from) {
+  return *reinterpret_cast<const Pack<T>*>(from);
+}
 template <class T>
-__device__ inline void StorePack(T* to, const Pack<T>& pack) { *reinterpret_cast<Pack<T>*>(to) = pack; }
+__device__ inline void StorePack(T* to, const Pack<T>& pack) {
+  *reinterpret_cast<Pack<T>*>(to) = pack;
+}
 
 // `kSize` float32 neighbours beside a pack: 16 bytes at a time when there are as many.
 template <int kSize>

@@ -6,7 +6,8 @@ struct CUstream_st;
 namespace weir::cuda {
 
 // y row (o, k) = x row (o, ids[k]): o in [0, outer), k in [0, count), ids in [-size, size) or, without
-// `negative`, in [0, size). Any other id prints its position and stops the queue: DeviceError at the next wait.
+// `negative`, in [0, size). Any other id prints its position and stops the queue: DeviceError at the next
+// wait.
 struct RowGather {
   int64_t outer, count, size, row_bytes;
   bool int32_ids, negative;

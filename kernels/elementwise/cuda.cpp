@@ -1,3 +1,5 @@
+#include "kernels/elementwise/cuda.h"
+
 #include <map>
 #include <string>
 
@@ -6,7 +8,6 @@
 #include "kernels/device/copy.h"
 #include "kernels/device/types.h"
 #include "kernels/elementwise/broadcast.h"
-#include "kernels/elementwise/cuda.h"
 
 namespace weir {
 namespace {
@@ -24,13 +25,16 @@ UnaryArguments Arguments(const KernelContext& c, Unary function) {
 template <Unary function>
 void LaunchUnary(KernelContext& c) {
   const Tensor &x = c.inputs[0], &y = c.outputs[0];
-  if (IsInteger(x.dtype)) return cuda::ApplyIntUnary(function, x.dtype, x.bytes, y.elements(), y.bytes, CudaQueue(c).stream);
+  if (IsInteger(x.dtype))
+    return cuda::ApplyIntUnary(function, x.dtype, x.bytes, y.elements(), y.bytes, CudaQueue(c).stream);
   cuda::ApplyUnary(Arguments(c, function), x.dtype, x.bytes, y.elements(), y.bytes, CudaQueue(c).stream);
 }
 
 bool IsTanh(const KernelContext& c) { return c.attributes().String("approximate", "none") == "tanh"; }
 
-void LaunchGelu(KernelContext& c) { IsTanh(c) ? LaunchUnary<Unary::kGeluTanh>(c) : LaunchUnary<Unary::kGelu>(c); }
+void LaunchGelu(KernelContext& c) {
+  IsTanh(c) ? LaunchUnary<Unary::kGeluTanh>(c) : LaunchUnary<Unary::kGelu>(c);
+}
 
 void LaunchUnaryGradient(KernelContext& c) {
   static const std::map<std::string, Unary> functions = {
@@ -51,8 +55,8 @@ BroadcastAxes AxesOf(const KernelContext& c, std::initializer_list<const Tensor*
   std::vector<const Dims*> dims;
   for (const Tensor* operand : operands) dims.push_back(&operand->dims);
   const BroadcastRows rows = PlanBroadcast(c.outputs[0].dims, dims);
-  WEIR_CHECK(rows.dims.size() < BroadcastAxes::kMaxRank, ErrorCode::kUnsupportedOp, c.node.op(), ": broadcasts over more than ",
-             BroadcastAxes::kMaxRank, " axes");
+  WEIR_CHECK(rows.dims.size() < BroadcastAxes::kMaxRank, ErrorCode::kUnsupportedOp, c.node.op(),
+             ": broadcasts over more than ", BroadcastAxes::kMaxRank, " axes");
   BroadcastAxes axes;
   axes.count = c.outputs[0].elements();
   const auto add = [&](int64_t size) { axes.size[axes.rank++] = size; };
@@ -77,7 +81,9 @@ template <Binary function, bool mean>
 void LaunchFold(KernelContext& c) {
   const Tensor& y = c.outputs[0];
   c.inputs.size() == 1 ? LaunchDeviceCopy(c) : LaunchBinary<function>(c);
-  if (mean) cuda::ApplyScale(y.dtype, y.bytes, y.elements(), 1.0f / static_cast<float>(c.inputs.size()), CudaQueue(c).stream);
+  if (mean)
+    cuda::ApplyScale(y.dtype, y.bytes, y.elements(), 1.0f / static_cast<float>(c.inputs.size()),
+                     CudaQueue(c).stream);
 }
 
 std::string RefuseFold(const Node& node) {
@@ -91,8 +97,8 @@ std::string RefuseMean(const Node& node) {
 
 template <Logic function>
 void LaunchLogic(KernelContext& c) {
-  cuda::ApplyLogic(function, c.inputs[0].dtype, AxesOf(c, {&c.inputs[0], &c.inputs[1]}), c.inputs[0].bytes, c.inputs[1].bytes,
-                   c.outputs[0].data<uint8_t>(), CudaQueue(c).stream);
+  cuda::ApplyLogic(function, c.inputs[0].dtype, AxesOf(c, {&c.inputs[0], &c.inputs[1]}), c.inputs[0].bytes,
+                   c.inputs[1].bytes, c.outputs[0].data<uint8_t>(), CudaQueue(c).stream);
 }
 
 std::string RefuseComparison(const Node& node) {
@@ -100,24 +106,27 @@ std::string RefuseComparison(const Node& node) {
 }
 
 void LaunchNot(KernelContext& c) {
-  cuda::ApplyNot(c.inputs[0].data<uint8_t>(), c.outputs[0].elements(), c.outputs[0].data<uint8_t>(), CudaQueue(c).stream);
+  cuda::ApplyNot(c.inputs[0].data<uint8_t>(), c.outputs[0].elements(), c.outputs[0].data<uint8_t>(),
+                 CudaQueue(c).stream);
 }
 
 void LaunchWhere(KernelContext& c) {
-  cuda::ApplyWhere(AxesOf(c, {&c.inputs[0], &c.inputs[1], &c.inputs[2]}), static_cast<int>(BytesOf(c.inputs[1].dtype, 1)),
-                   c.inputs[0].data<uint8_t>(), c.inputs[1].bytes, c.inputs[2].bytes, c.outputs[0].bytes, CudaQueue(c).stream);
+  cuda::ApplyWhere(AxesOf(c, {&c.inputs[0], &c.inputs[1], &c.inputs[2]}),
+                   static_cast<int>(BytesOf(c.inputs[1].dtype, 1)), c.inputs[0].data<uint8_t>(),
+                   c.inputs[1].bytes, c.inputs[2].bytes, c.outputs[0].bytes, CudaQueue(c).stream);
 }
 std::string RefuseWhere(const Node& node) { return RefuseType(node, 1, BitsOf(TypeOf(node, 1)) >= 8); }
 
 void LaunchClip(KernelContext& c) {
   const auto bound = [&](size_t i) { return c.has(i) ? c.inputs[i].bytes : nullptr; };
-  cuda::ApplyClip(c.inputs[0].dtype, c.inputs[0].bytes, c.outputs[0].elements(), bound(1), bound(2), c.outputs[0].bytes,
-                  CudaQueue(c).stream);
+  cuda::ApplyClip(c.inputs[0].dtype, c.inputs[0].bytes, c.outputs[0].elements(), bound(1), bound(2),
+                  c.outputs[0].bytes, CudaQueue(c).stream);
 }
 
 std::string RefusePow(const Node& node) {
   const DType base = TypeOf(node, 0), exponent = TypeOf(node, 1);
-  const bool supported = base == exponent ? IsActivation(base) || IsInteger(base) : IsActivation(base) && IsInteger(exponent);
+  const bool supported =
+      base == exponent ? IsActivation(base) || IsInteger(base) : IsActivation(base) && IsInteger(exponent);
   return RefuseType(node, 1, supported);
 }
 

@@ -14,8 +14,8 @@ __device__ inline float PowOf(float x, float p) {
   return powf(x, p);
 }
 
-#define WEIR_FUNCTION(Name, value)                              \
-  struct Name##Function {                                       \
+#define WEIR_FUNCTION(Name, value)                                 \
+  struct Name##Function {                                          \
     __device__ static float Of(float a, float b) { return value; } \
   };
 WEIR_FUNCTION(Add, a + b)
@@ -29,9 +29,11 @@ WEIR_FUNCTION(Pow, PowOf(a, b))
 
 // Both operands dense or one number: strides are 0 or 1.
 template <class Function, class T>
-__global__ void FlatKernel(const T* a, int a_stride, const T* b, int b_stride, int64_t count, int64_t packs, T* y) {
+__global__ void FlatKernel(const T* a, int a_stride, const T* b, int b_stride, int64_t count, int64_t packs,
+                           T* y) {
   constexpr int kSize = Pack<T>::size;
-  const float a0 = ToFloat(a[0]), b0 = ToFloat(b[0]);  // y never overlaps a single number unless it is one itself
+  const float a0 = ToFloat(a[0]),
+              b0 = ToFloat(b[0]);  // y never overlaps a single number unless it is one itself
   for (int64_t k = FirstIndex(); k < packs; k += IndexStride()) {
     Pack<T> u{}, v{};
     if (a_stride != 0) u = LoadPack(a + k * kSize);
@@ -39,7 +41,8 @@ __global__ void FlatKernel(const T* a, int a_stride, const T* b, int b_stride, i
     Pack<T> pack;
 #pragma unroll
     for (int i = 0; i < kSize; ++i) {
-      pack.at[i] = FromFloat<T>(Function::Of(a_stride != 0 ? ToFloat(u.at[i]) : a0, b_stride != 0 ? ToFloat(v.at[i]) : b0));
+      pack.at[i] = FromFloat<T>(
+          Function::Of(a_stride != 0 ? ToFloat(u.at[i]) : a0, b_stride != 0 ? ToFloat(v.at[i]) : b0));
     }
     StorePack(y + k * kSize, pack);
   }
@@ -81,7 +84,8 @@ __global__ void BroadcastPacksKernel(BroadcastAxes axes, const T* a, const T* b,
     const float a0 = a_dense ? 0.0f : ToFloat(a[i]), b0 = b_dense ? 0.0f : ToFloat(b[j]);
 #pragma unroll
     for (int e = 0; e < kSize; ++e) {
-      pack.at[e] = FromFloat<T>(Function::Of(a_dense ? ToFloat(u.at[e]) : a0, b_dense ? ToFloat(v.at[e]) : b0));
+      pack.at[e] =
+          FromFloat<T>(Function::Of(a_dense ? ToFloat(u.at[e]) : a0, b_dense ? ToFloat(v.at[e]) : b0));
     }
     StorePack(y + k * kSize, pack);
   }
@@ -111,10 +115,12 @@ void Run(DType dtype, const BroadcastAxes& axes, const void* a, const void* b, v
       return;
     }
     if (axes.rank > 1) {
-      BroadcastKernel<Function, T><<<BlocksFor(axes.count), kThreads, 0, stream>>>(axes, u, v, static_cast<T*>(y));
+      BroadcastKernel<Function, T>
+          <<<BlocksFor(axes.count), kThreads, 0, stream>>>(axes, u, v, static_cast<T*>(y));
       return;
     }
-    const int a_stride = axes.rank == 1 && axes.stride[0][0] != 0, b_stride = axes.rank == 1 && axes.stride[1][0] != 0;
+    const int a_stride = axes.rank == 1 && axes.stride[0][0] != 0,
+              b_stride = axes.rank == 1 && axes.stride[1][0] != 0;
     const bool aligned = IsAligned(y) && (a_stride == 0 || IsAligned(a)) && (b_stride == 0 || IsAligned(b));
     const int64_t packs = aligned ? axes.count / Pack<T>::size : 0;
     FlatKernel<Function, T><<<BlocksFor(packs > 0 ? packs : axes.count), kThreads, 0, stream>>>(
@@ -137,15 +143,21 @@ template <class I>
 __device__ I IntOf(Binary function, I a, I b) {
   const uint64_t u = static_cast<uint64_t>(a), v = static_cast<uint64_t>(b);
   switch (function) {
-    case Binary::kAdd: return static_cast<I>(u + v);
-    case Binary::kSub: return static_cast<I>(u - v);
-    case Binary::kMul: return static_cast<I>(u * v);
+    case Binary::kAdd:
+      return static_cast<I>(u + v);
+    case Binary::kSub:
+      return static_cast<I>(u - v);
+    case Binary::kMul:
+      return static_cast<I>(u * v);
     case Binary::kDiv:
       if (b == 0) __trap();
       return b == -1 ? static_cast<I>(0 - u) : a / b;
-    case Binary::kMin: return a < b ? a : b;
-    case Binary::kMax: return a > b ? a : b;
-    default: return IntPow(a, b);
+    case Binary::kMin:
+      return a < b ? a : b;
+    case Binary::kMax:
+      return a > b ? a : b;
+    default:
+      return IntPow(a, b);
   }
 }
 
@@ -169,24 +181,26 @@ __global__ void IntExponentKernel(BroadcastAxes axes, const T* a, const I* b, T*
 }
 
 template <class I>
-void RunInts(Binary function, const BroadcastAxes& axes, const void* a, const void* b, void* y, CUstream_st* stream) {
+void RunInts(Binary function, const BroadcastAxes& axes, const void* a, const void* b, void* y,
+             CUstream_st* stream) {
   IntKernel<<<BlocksFor(axes.count), kThreads, 0, stream>>>(function, axes, static_cast<const I*>(a),
                                                             static_cast<const I*>(b), static_cast<I*>(y));
 }
 
 template <class I>
-void RunIntExponent(DType dtype, const BroadcastAxes& axes, const void* a, const void* b, void* y, CUstream_st* stream) {
+void RunIntExponent(DType dtype, const BroadcastAxes& axes, const void* a, const void* b, void* y,
+                    CUstream_st* stream) {
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
-    IntExponentKernel<<<BlocksFor(axes.count), kThreads, 0, stream>>>(axes, static_cast<const T*>(a),
-                                                                      static_cast<const I*>(b), static_cast<T*>(y));
+    IntExponentKernel<<<BlocksFor(axes.count), kThreads, 0, stream>>>(
+        axes, static_cast<const T*>(a), static_cast<const I*>(b), static_cast<T*>(y));
   });
 }
 
 }  // namespace
 
-void ApplyBinary(Binary function, DType dtype, DType exponent, const BroadcastAxes& axes, const void* a, const void* b,
-                 void* y, CUstream_st* stream) {
+void ApplyBinary(Binary function, DType dtype, DType exponent, const BroadcastAxes& axes, const void* a,
+                 const void* b, void* y, CUstream_st* stream) {
   if (axes.count == 0) return;
   if (dtype == DType::kInt64) return RunInts<int64_t>(function, axes, a, b, y, stream);
   if (dtype == DType::kInt32) return RunInts<int32_t>(function, axes, a, b, y, stream);

@@ -9,16 +9,17 @@ __device__ inline float SigmoidOf(float x) {
   const float e = expf(-fabsf(x));
   return (x >= 0 ? 1.0f : e) / (1.0f + e);
 }
-inline constexpr float kRoot2OverPi = 0.7978845608028654f, kCubic = 0.044715f, kRootHalf = 0.7071067811865476f;
+inline constexpr float kRoot2OverPi = 0.7978845608028654f, kCubic = 0.044715f,
+                       kRootHalf = 0.7071067811865476f;
 inline constexpr float kInvRootPi = 0.5641895835477563f, kInvRoot2Pi = 0.3989422804014327f;
 // 1 + tanh(u) = 2 sigmoid(2u)
 __device__ inline float TwiceInner(float x) { return 2 * kRoot2OverPi * (x + kCubic * x * x * x); }
 
-#define WEIR_FUNCTION(Name, value)                                                                  \
-  struct Name##Function {                                                                           \
+#define WEIR_FUNCTION(Name, value)                                                                   \
+  struct Name##Function {                                                                            \
     __device__ static float Of(float x, [[maybe_unused]] float alpha, [[maybe_unused]] float beta) { \
-      return value;                                                                                 \
-    }                                                                                               \
+      return value;                                                                                  \
+    }                                                                                                \
   };
 WEIR_FUNCTION(Neg, -x)
 WEIR_FUNCTION(Abs, fabsf(x))
@@ -37,7 +38,7 @@ WEIR_FUNCTION(Tanh, tanhf(x))
 WEIR_FUNCTION(Sigmoid, SigmoidOf(x))
 WEIR_FUNCTION(Erf, erff(x))
 WEIR_FUNCTION(Softplus, x > 0 ? x + log1pf(expf(-x)) : log1pf(expf(x)))
-WEIR_FUNCTION(HardSigmoid, fminf(fmaxf(alpha * x + beta, 0.0f), 1.0f))
+WEIR_FUNCTION(HardSigmoid, fminf(fmaxf(alpha* x + beta, 0.0f), 1.0f))
 WEIR_FUNCTION(LeakyRelu, x < 0 ? alpha * x : x)
 WEIR_FUNCTION(Swish, x* SigmoidOf(alpha* x))
 WEIR_FUNCTION(Gelu, x*(0.5f * erfcf(-x * kRootHalf)))
@@ -61,11 +62,11 @@ __device__ inline float HardSigmoidSlopeOf(float x, float alpha, float beta) {
   return y > 0 && y < 1 ? alpha : 0.0f;
 }
 
-#define WEIR_SLOPE(Name, value)                                                                     \
-  struct Name##Slope {                                                                              \
+#define WEIR_SLOPE(Name, value)                                                                      \
+  struct Name##Slope {                                                                               \
     __device__ static float Of(float x, [[maybe_unused]] float alpha, [[maybe_unused]] float beta) { \
-      return value;                                                                                 \
-    }                                                                                               \
+      return value;                                                                                  \
+    }                                                                                                \
   };
 WEIR_SLOPE(Abs, static_cast<float>((x > 0) - (x < 0)))
 WEIR_SLOPE(Relu, x > 0 ? 1.0f : 0.0f)
@@ -81,7 +82,7 @@ WEIR_SLOPE(Softplus, SigmoidOf(x))
 WEIR_SLOPE(HardSigmoid, HardSigmoidSlopeOf(x, alpha, beta))
 WEIR_SLOPE(LeakyRelu, x < 0 ? alpha : 1.0f)
 WEIR_SLOPE(Swish, SwishSlopeOf(x, alpha))
-WEIR_SLOPE(Gelu, fmaf(x * kInvRoot2Pi, expf(-0.5f * x * x), 0.5f * erfcf(-x * kRootHalf)))
+WEIR_SLOPE(Gelu, fmaf(x* kInvRoot2Pi, expf(-0.5f * x * x), 0.5f * erfcf(-x * kRootHalf)))
 WEIR_SLOPE(GeluTanh, GeluTanhSlopeOf(x))
 #undef WEIR_SLOPE
 

@@ -1,8 +1,9 @@
+#include "kernels/embedding/cuda.h"
+
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/device/rows.h"
 #include "kernels/device/types.h"
-#include "kernels/embedding/cuda.h"
 
 namespace weir {
 namespace {
@@ -25,12 +26,14 @@ int64_t GradientWorkspace(const Node& node) {
 void LaunchEmbeddingGradient(KernelContext& c) {
   const Tensor &ids = c.inputs[0], &dy = c.inputs[1], &dw = c.outputs[0];
   CUstream_st* stream = CudaQueue(c).stream;
-  if (!c.has(2)) CheckCuda(cudaMemsetAsync(dw.bytes, 0, static_cast<size_t>(dw.size_bytes()), stream), "EmbeddingGradient");
+  if (!c.has(2))
+    CheckCuda(cudaMemsetAsync(dw.bytes, 0, static_cast<size_t>(dw.size_bytes()), stream),
+              "EmbeddingGradient");
   auto* order = reinterpret_cast<int32_t*>(c.workspace.data());
   const cuda::SortedTokens sorted{order, order + ids.elements()};
   cuda::SortTokens(ids.data<int64_t>(), ids.elements(), dw.dims[0], sorted, stream);
-  cuda::AddEmbeddingGradient(ids.data<int64_t>(), sorted, dy.dtype, dy.bytes, ids.elements(), dw.dims[1], dw.data<float>(),
-                             stream);
+  cuda::AddEmbeddingGradient(ids.data<int64_t>(), sorted, dy.dtype, dy.bytes, ids.elements(), dw.dims[1],
+                             dw.data<float>(), stream);
 }
 
 std::string RefuseGradient(const Node& node) { return RefuseType(node, 1, IsActivation(TypeOf(node, 1))); }

@@ -30,7 +30,8 @@ __global__ void SortKernel(const int64_t* ids, int64_t tokens, int64_t rows, Sor
   int size = 1;
   while (size < count) size *= 2;
   for (int i = threadIdx.x; i < size; i += kSortThreads) {
-    keys[i] = i < count ? static_cast<uint64_t>(CheckedId(ids[first + i], rows, first + i, false)) * kEmbeddingBlock +
+    keys[i] = i < count ? static_cast<uint64_t>(CheckedId(ids[first + i], rows, first + i, false)) *
+                                  kEmbeddingBlock +
                               static_cast<uint64_t>(i)
                         : ~uint64_t{0};
   }
@@ -59,7 +60,8 @@ __global__ void SortKernel(const int64_t* ids, int64_t tokens, int64_t rows, Sor
 
 // The first sorted token of every id sums the id's tokens; blockIdx.y splits the columns.
 template <class T>
-__global__ void AddKernel(const int64_t* ids, SortedTokens sorted, const T* dy, int64_t count, int64_t h, float* dw) {
+__global__ void AddKernel(const int64_t* ids, SortedTokens sorted, const T* dy, int64_t count, int64_t h,
+                          float* dw) {
   for (int64_t at = blockIdx.x; at < count; at += gridDim.x) {
     const int run = sorted.runs[at];
     if (run == 0) continue;
@@ -77,13 +79,15 @@ __global__ void AddKernel(const int64_t* ids, SortedTokens sorted, const T* dy, 
 
 }  // namespace
 
-void SortTokens(const int64_t* ids, int64_t tokens, int64_t rows, const SortedTokens& sorted, CUstream_st* stream) {
+void SortTokens(const int64_t* ids, int64_t tokens, int64_t rows, const SortedTokens& sorted,
+                CUstream_st* stream) {
   const int64_t blocks = (tokens + kEmbeddingBlock - 1) / kEmbeddingBlock;
-  if (blocks > 0) SortKernel<<<static_cast<unsigned>(blocks), kSortThreads, 0, stream>>>(ids, tokens, rows, sorted);
+  if (blocks > 0)
+    SortKernel<<<static_cast<unsigned>(blocks), kSortThreads, 0, stream>>>(ids, tokens, rows, sorted);
 }
 
-void AddEmbeddingGradient(const int64_t* ids, const SortedTokens& sorted, DType dtype, const void* dy, int64_t tokens, int64_t h,
-                          float* dw, CUstream_st* stream) {
+void AddEmbeddingGradient(const int64_t* ids, const SortedTokens& sorted, DType dtype, const void* dy,
+                          int64_t tokens, int64_t h, float* dw, CUstream_st* stream) {
   if (h == 0) return;
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);

@@ -1,3 +1,5 @@
+#include "kernels/gather_scatter/cuda.h"
+
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/axis_view.h"
@@ -5,7 +7,6 @@
 #include "kernels/device/copy.h"
 #include "kernels/device/rows.h"
 #include "kernels/device/types.h"
-#include "kernels/gather_scatter/cuda.h"
 
 namespace weir {
 namespace {
@@ -14,7 +15,8 @@ int64_t AxisOf(const KernelContext& c) { return c.attributes().Int("axis", 0); }
 bool HasInt32Ids(const KernelContext& c) { return c.inputs[1].dtype == DType::kInt32; }
 
 void Zero(KernelContext& c, const Tensor& tensor) {
-  CheckCuda(cudaMemsetAsync(tensor.bytes, 0, static_cast<size_t>(tensor.size_bytes()), CudaQueue(c).stream), "zeroing");
+  CheckCuda(cudaMemsetAsync(tensor.bytes, 0, static_cast<size_t>(tensor.size_bytes()), CudaQueue(c).stream),
+            "zeroing");
 }
 
 void LaunchGather(KernelContext& c) {
@@ -37,7 +39,8 @@ void LaunchGatherGradient(KernelContext& c) {
                  .size = view.size,
                  .inner = view.inner,
                  .int32_ids = HasInt32Ids(c)},
-                c.inputs[0].data<float>(), c.inputs[1].bytes, c.outputs[0].data<float>(), CudaQueue(c).stream);
+                c.inputs[0].data<float>(), c.inputs[1].bytes, c.outputs[0].data<float>(),
+                CudaQueue(c).stream);
 }
 
 cuda::ElementPlaces PlacesOf(const KernelContext& c, const Dims& large) {
@@ -61,8 +64,8 @@ void LaunchGatherElements(KernelContext& c) {
 }
 
 void Add(KernelContext& c, const Tensor& updates) {
-  cuda::AddElements(PlacesOf(c, c.outputs[0].dims), updates.dtype == DType::kBFloat16, updates.bytes, c.inputs[1].bytes,
-                    c.outputs[0].data<float>(), CudaQueue(c).stream);
+  cuda::AddElements(PlacesOf(c, c.outputs[0].dims), updates.dtype == DType::kBFloat16, updates.bytes,
+                    c.inputs[1].bytes, c.outputs[0].data<float>(), CudaQueue(c).stream);
 }
 
 void LaunchGatherElementsGradient(KernelContext& c) {
@@ -85,7 +88,9 @@ std::string RefuseRank(const Node& node) {
   return RefusePacked(node);
 }
 std::string RefuseGradient(const Node& node) {
-  if (std::string reason = RefuseType(node, 0, TypeOf(node, 0) == DType::kFloat32 && node.out(0)->dtype == DType::kFloat32); !reason.empty()) {
+  if (std::string reason =
+          RefuseType(node, 0, TypeOf(node, 0) == DType::kFloat32 && node.out(0)->dtype == DType::kFloat32);
+      !reason.empty()) {
     return reason;
   }
   return RefuseRank(node);
@@ -100,7 +105,8 @@ std::string RefuseScatter(const Node& node) {
 WEIR_CUDA_KERNEL(Gather, .launch = LaunchGather, .unsupported = RefusePacked)
 WEIR_CUDA_KERNEL(GatherGradient, .launch = LaunchGatherGradient, .unsupported = RefuseGradient)
 WEIR_CUDA_KERNEL(GatherElements, .launch = LaunchGatherElements, .unsupported = RefuseRank)
-WEIR_CUDA_KERNEL(GatherElementsGradient, .launch = LaunchGatherElementsGradient, .unsupported = RefuseGradient)
+WEIR_CUDA_KERNEL(GatherElementsGradient, .launch = LaunchGatherElementsGradient,
+                 .unsupported = RefuseGradient)
 WEIR_CUDA_KERNEL(ScatterElements, .launch = LaunchScatterElements, .unsupported = RefuseScatter)
 
 }  // namespace weir

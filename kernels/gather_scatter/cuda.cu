@@ -28,7 +28,8 @@ struct Column {
 
 // Calls body(place, k) for every id of every column, a column's ids in order by one thread.
 template <class Id, class Body>
-__device__ void ForEachPlace(const ElementPlaces& p, int64_t columns, int64_t inner_size, const Id* ids, const Body& body) {
+__device__ void ForEachPlace(const ElementPlaces& p, int64_t columns, int64_t inner_size, const Id* ids,
+                             const Body& body) {
   for (int64_t index = FirstIndex(); index < columns; index += IndexStride()) {
     const Column column(p, inner_size, index);
     for (int64_t j = 0; j < p.dims[p.axis]; ++j) {
@@ -39,16 +40,20 @@ __device__ void ForEachPlace(const ElementPlaces& p, int64_t columns, int64_t in
 }
 
 template <class E, class Id>
-__global__ void GatherKernel(ElementPlaces p, int64_t columns, int64_t inner_size, const E* x, const Id* ids, E* y) {
+__global__ void GatherKernel(ElementPlaces p, int64_t columns, int64_t inner_size, const E* x, const Id* ids,
+                             E* y) {
   ForEachPlace(p, columns, inner_size, ids, [&](int64_t place, int64_t k) { y[k] = x[place]; });
 }
 template <class E, class Id>
-__global__ void ScatterKernel(ElementPlaces p, int64_t columns, int64_t inner_size, const E* updates, const Id* ids, E* y) {
+__global__ void ScatterKernel(ElementPlaces p, int64_t columns, int64_t inner_size, const E* updates,
+                              const Id* ids, E* y) {
   ForEachPlace(p, columns, inner_size, ids, [&](int64_t place, int64_t k) { y[place] = updates[k]; });
 }
 template <class T, class Id>
-__global__ void AddKernel(ElementPlaces p, int64_t columns, int64_t inner_size, const T* updates, const Id* ids, float* y) {
-  ForEachPlace(p, columns, inner_size, ids, [&](int64_t place, int64_t k) { y[place] += ToFloat(updates[k]); });
+__global__ void AddKernel(ElementPlaces p, int64_t columns, int64_t inner_size, const T* updates,
+                          const Id* ids, float* y) {
+  ForEachPlace(p, columns, inner_size, ids,
+               [&](int64_t place, int64_t k) { y[place] += ToFloat(updates[k]); });
 }
 
 struct Sizes {
@@ -74,8 +79,8 @@ void Gather(const ElementPlaces& p, const void* x, const void* ids, void* y, CUs
   const Sizes s = SizesOf(p);
   if (s.columns == 0) return;
   WithIds(p.int32_ids, ids, [&](auto typed) {
-    GatherKernel<<<BlocksFor(s.columns), kThreads, 0, stream>>>(p, s.columns, s.inner, static_cast<const E*>(x), typed,
-                                                               static_cast<E*>(y));
+    GatherKernel<<<BlocksFor(s.columns), kThreads, 0, stream>>>(
+        p, s.columns, s.inner, static_cast<const E*>(x), typed, static_cast<E*>(y));
   });
 }
 template <class E>
@@ -83,8 +88,8 @@ void Scatter(const ElementPlaces& p, const void* updates, const void* ids, void*
   const Sizes s = SizesOf(p);
   if (s.columns == 0) return;
   WithIds(p.int32_ids, ids, [&](auto typed) {
-    ScatterKernel<<<BlocksFor(s.columns), kThreads, 0, stream>>>(p, s.columns, s.inner, static_cast<const E*>(updates), typed,
-                                                                static_cast<E*>(y));
+    ScatterKernel<<<BlocksFor(s.columns), kThreads, 0, stream>>>(
+        p, s.columns, s.inner, static_cast<const E*>(updates), typed, static_cast<E*>(y));
   });
 }
 
@@ -102,32 +107,43 @@ __global__ void AddRowsKernel(RowScatter s, const float* dy, const Id* ids, floa
 
 }  // namespace
 
-void GatherElements(const ElementPlaces& p, int element_bytes, const void* x, const void* ids, void* y, CUstream_st* stream) {
+void GatherElements(const ElementPlaces& p, int element_bytes, const void* x, const void* ids, void* y,
+                    CUstream_st* stream) {
   switch (element_bytes) {
-    case 1: return Gather<uint8_t>(p, x, ids, y, stream);
-    case 2: return Gather<uint16_t>(p, x, ids, y, stream);
-    case 4: return Gather<uint32_t>(p, x, ids, y, stream);
-    default: return Gather<uint64_t>(p, x, ids, y, stream);
+    case 1:
+      return Gather<uint8_t>(p, x, ids, y, stream);
+    case 2:
+      return Gather<uint16_t>(p, x, ids, y, stream);
+    case 4:
+      return Gather<uint32_t>(p, x, ids, y, stream);
+    default:
+      return Gather<uint64_t>(p, x, ids, y, stream);
   }
 }
 
 void ScatterElements(const ElementPlaces& p, int element_bytes, const void* updates, const void* ids, void* y,
                      CUstream_st* stream) {
   switch (element_bytes) {
-    case 1: return Scatter<uint8_t>(p, updates, ids, y, stream);
-    case 2: return Scatter<uint16_t>(p, updates, ids, y, stream);
-    case 4: return Scatter<uint32_t>(p, updates, ids, y, stream);
-    default: return Scatter<uint64_t>(p, updates, ids, y, stream);
+    case 1:
+      return Scatter<uint8_t>(p, updates, ids, y, stream);
+    case 2:
+      return Scatter<uint16_t>(p, updates, ids, y, stream);
+    case 4:
+      return Scatter<uint32_t>(p, updates, ids, y, stream);
+    default:
+      return Scatter<uint64_t>(p, updates, ids, y, stream);
   }
 }
 
-void AddElements(const ElementPlaces& p, bool bfloat16, const void* updates, const void* ids, float* y, CUstream_st* stream) {
+void AddElements(const ElementPlaces& p, bool bfloat16, const void* updates, const void* ids, float* y,
+                 CUstream_st* stream) {
   const Sizes s = SizesOf(p);
   if (s.columns == 0) return;
   WithFloatType(bfloat16 ? DType::kBFloat16 : DType::kFloat32, [&](auto type) {
     using T = decltype(type);
     WithIds(p.int32_ids, ids, [&](auto typed) {
-      AddKernel<<<BlocksFor(s.columns), kThreads, 0, stream>>>(p, s.columns, s.inner, static_cast<const T*>(updates), typed, y);
+      AddKernel<<<BlocksFor(s.columns), kThreads, 0, stream>>>(p, s.columns, s.inner,
+                                                               static_cast<const T*>(updates), typed, y);
     });
   });
 }

@@ -5,8 +5,8 @@ struct CUstream_st;
 
 namespace weir::cuda {
 
-// Ids of GatherElements and its like as [outer, size, inner] around the axis: every (outer, inner) column addresses its
-// own elements of the large tensor.
+// Ids of GatherElements and its like as [outer, size, inner] around the axis: every (outer, inner) column
+// addresses its own elements of the large tensor.
 struct ElementPlaces {
   static constexpr int kMaxRank = 8;
   int rank = 0, axis = 0;
@@ -18,8 +18,8 @@ struct ElementPlaces {
 void GatherElements(const ElementPlaces& places, int element_bytes, const void* x, const void* ids, void* y,
                     CUstream_st* stream);
 // y[place(k)] = updates[k], each column in order of k.
-void ScatterElements(const ElementPlaces& places, int element_bytes, const void* updates, const void* ids, void* y,
-                     CUstream_st* stream);
+void ScatterElements(const ElementPlaces& places, int element_bytes, const void* updates, const void* ids,
+                     void* y, CUstream_st* stream);
 // y[place(k)] += updates[k] in float32, each column in order of k.
 void AddElements(const ElementPlaces& places, bool bfloat16, const void* updates, const void* ids, float* y,
                  CUstream_st* stream);

@@ -8,7 +8,8 @@ namespace {
 // The first element that tuple t addresses.
 __device__ int64_t PlaceOf(const Tuples& s, const int64_t* ids, int64_t t) {
   int64_t at = t / s.per_batch * s.batch_elements;
-  for (int i = 0; i < s.depth; ++i) at += CheckedId(ids[t * s.depth + i], s.sizes[i], t * s.depth + i, true) * s.strides[i];
+  for (int i = 0; i < s.depth; ++i)
+    at += CheckedId(ids[t * s.depth + i], s.sizes[i], t * s.depth + i, true) * s.strides[i];
   return at;
 }
 
@@ -40,20 +41,26 @@ void Gather(const Tuples& s, const void* x, const int64_t* ids, void* y, CUstrea
 template <bool add, class E>
 void Scatter(const Tuples& s, const void* updates, const int64_t* ids, void* y, CUstream_st* stream) {
   const unsigned blocks = BlocksFor(s.batches * s.row);
-  ScatterKernel<add><<<blocks, kThreads, 0, stream>>>(s, static_cast<const E*>(updates), ids, static_cast<E*>(y));
+  ScatterKernel<add>
+      <<<blocks, kThreads, 0, stream>>>(s, static_cast<const E*>(updates), ids, static_cast<E*>(y));
 }
 
 bool IsEmpty(const Tuples& s) { return s.batches * s.per_batch * s.row == 0; }
 
 }  // namespace
 
-void GatherTuples(const Tuples& s, int element_bytes, const void* x, const int64_t* ids, void* y, CUstream_st* stream) {
+void GatherTuples(const Tuples& s, int element_bytes, const void* x, const int64_t* ids, void* y,
+                  CUstream_st* stream) {
   if (IsEmpty(s)) return;
   switch (element_bytes) {
-    case 1: return Gather<uint8_t>(s, x, ids, y, stream);
-    case 2: return Gather<uint16_t>(s, x, ids, y, stream);
-    case 4: return Gather<uint32_t>(s, x, ids, y, stream);
-    default: return Gather<uint64_t>(s, x, ids, y, stream);
+    case 1:
+      return Gather<uint8_t>(s, x, ids, y, stream);
+    case 2:
+      return Gather<uint16_t>(s, x, ids, y, stream);
+    case 4:
+      return Gather<uint32_t>(s, x, ids, y, stream);
+    default:
+      return Gather<uint64_t>(s, x, ids, y, stream);
   }
 }
 
@@ -61,10 +68,14 @@ void ScatterTuples(const Tuples& s, int element_bytes, const void* updates, cons
                    CUstream_st* stream) {
   if (IsEmpty(s)) return;
   switch (element_bytes) {
-    case 1: return Scatter<false, uint8_t>(s, updates, ids, y, stream);
-    case 2: return Scatter<false, uint16_t>(s, updates, ids, y, stream);
-    case 4: return Scatter<false, uint32_t>(s, updates, ids, y, stream);
-    default: return Scatter<false, uint64_t>(s, updates, ids, y, stream);
+    case 1:
+      return Scatter<false, uint8_t>(s, updates, ids, y, stream);
+    case 2:
+      return Scatter<false, uint16_t>(s, updates, ids, y, stream);
+    case 4:
+      return Scatter<false, uint32_t>(s, updates, ids, y, stream);
+    default:
+      return Scatter<false, uint64_t>(s, updates, ids, y, stream);
   }
 }
 

@@ -13,7 +13,8 @@ struct Tuples {
   int64_t sizes[kMaxDepth], strides[kMaxDepth];  // of the axes that a tuple's entries index
 };
 // y[t, r] = x[tuple t, r]
-void GatherTuples(const Tuples& tuples, int element_bytes, const void* x, const int64_t* ids, void* y, CUstream_st* stream);
+void GatherTuples(const Tuples& tuples, int element_bytes, const void* x, const int64_t* ids, void* y,
+                  CUstream_st* stream);
 // y[tuple t, r] = updates[t, r], later tuples over earlier ones.
 void ScatterTuples(const Tuples& tuples, int element_bytes, const void* updates, const int64_t* ids, void* y,
                    CUstream_st* stream);

@@ -1,9 +1,10 @@
+#include "kernels/generate/cuda.h"
+
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/axis_view.h"
 #include "kernels/common/copy_kernel.h"
 #include "kernels/device/strided.h"
 #include "kernels/device/types.h"
-#include "kernels/generate/cuda.h"
 
 namespace weir {
 namespace {
@@ -21,14 +22,19 @@ void LaunchConstantOfShape(KernelContext& c) {
   const Attribute* value = c.attributes().Find("value");
   const std::byte zeros[8] = {};
   const std::byte* element = value == nullptr ? zeros : std::get<TensorDataPtr>(*value)->bytes().data();
-  cuda::FillElements(y.bytes, element, y.elements(), static_cast<int>(BytesOf(y.dtype, 1)), CudaQueue(c).stream);
+  cuda::FillElements(y.bytes, element, y.elements(), static_cast<int>(BytesOf(y.dtype, 1)),
+                     CudaQueue(c).stream);
 }
 
 void LaunchOneHot(KernelContext& c) {
   const Tensor& y = c.outputs[0];
   const AxisView view = ViewAxis(y.dims, c.attributes().Int("axis", -1));
-  cuda::OneHot({.outer = view.outer, .depth = view.size, .inner = view.inner, .int32_ids = c.inputs[0].dtype == DType::kInt32},
-               static_cast<int>(BytesOf(y.dtype, 1)), c.inputs[0].bytes, c.inputs[2].bytes, y.bytes, CudaQueue(c).stream);
+  cuda::OneHot({.outer = view.outer,
+                .depth = view.size,
+                .inner = view.inner,
+                .int32_ids = c.inputs[0].dtype == DType::kInt32},
+               static_cast<int>(BytesOf(y.dtype, 1)), c.inputs[0].bytes, c.inputs[2].bytes, y.bytes,
+               CudaQueue(c).stream);
 }
 std::string RefuseOneHot(const Node& node) {
   if (std::string reason = RefuseType(node, 0, IsInteger(TypeOf(node, 0))); !reason.empty()) return reason;

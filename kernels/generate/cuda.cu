@@ -11,8 +11,8 @@ __global__ void RangeKernel(const T* start, const T* delta, int64_t count, T* y)
 
 template <class T>
 void RunRange(const void* start, const void* delta, int64_t count, void* y, CUstream_st* stream) {
-  RangeKernel<<<BlocksFor(count), kThreads, 0, stream>>>(static_cast<const T*>(start), static_cast<const T*>(delta), count,
-                                                        static_cast<T*>(y));
+  RangeKernel<<<BlocksFor(count), kThreads, 0, stream>>>(
+      static_cast<const T*>(start), static_cast<const T*>(delta), count, static_cast<T*>(y));
 }
 
 template <class E, class Id>
@@ -28,11 +28,11 @@ template <class E>
 void RunOneHot(const OneHotShape& s, const void* ids, const void* values, void* y, CUstream_st* stream) {
   const unsigned blocks = BlocksFor(s.outer * s.depth * s.inner);
   if (s.int32_ids) {
-    OneHotKernel<<<blocks, kThreads, 0, stream>>>(s, static_cast<const int32_t*>(ids), static_cast<const E*>(values),
-                                                  static_cast<E*>(y));
+    OneHotKernel<<<blocks, kThreads, 0, stream>>>(s, static_cast<const int32_t*>(ids),
+                                                  static_cast<const E*>(values), static_cast<E*>(y));
   } else {
-    OneHotKernel<<<blocks, kThreads, 0, stream>>>(s, static_cast<const int64_t*>(ids), static_cast<const E*>(values),
-                                                  static_cast<E*>(y));
+    OneHotKernel<<<blocks, kThreads, 0, stream>>>(s, static_cast<const int64_t*>(ids),
+                                                  static_cast<const E*>(values), static_cast<E*>(y));
   }
 }
 
@@ -45,13 +45,18 @@ void Range(DType dtype, const void* start, const void* delta, int64_t count, voi
   RunRange<int64_t>(start, delta, count, y, stream);
 }
 
-void OneHot(const OneHotShape& s, int element_bytes, const void* ids, const void* values, void* y, CUstream_st* stream) {
+void OneHot(const OneHotShape& s, int element_bytes, const void* ids, const void* values, void* y,
+            CUstream_st* stream) {
   if (s.outer * s.depth * s.inner == 0) return;
   switch (element_bytes) {
-    case 1: return RunOneHot<uint8_t>(s, ids, values, y, stream);
-    case 2: return RunOneHot<uint16_t>(s, ids, values, y, stream);
-    case 4: return RunOneHot<uint32_t>(s, ids, values, y, stream);
-    default: return RunOneHot<uint64_t>(s, ids, values, y, stream);
+    case 1:
+      return RunOneHot<uint8_t>(s, ids, values, y, stream);
+    case 2:
+      return RunOneHot<uint16_t>(s, ids, values, y, stream);
+    case 4:
+      return RunOneHot<uint32_t>(s, ids, values, y, stream);
+    default:
+      return RunOneHot<uint64_t>(s, ids, values, y, stream);
   }
 }
 

@@ -15,6 +15,7 @@ struct OneHotShape {
   int64_t outer, depth, inner;
   bool int32_ids;
 };
-void OneHot(const OneHotShape& shape, int element_bytes, const void* ids, const void* values, void* y, CUstream_st* stream);
+void OneHot(const OneHotShape& shape, int element_bytes, const void* ids, const void* values, void* y,
+            CUstream_st* stream);
 
 }  // namespace weir::cuda

@@ -1,6 +1,7 @@
+#include "kernels/gradient_norm/cuda.h"
+
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/device/types.h"
-#include "kernels/gradient_norm/cuda.h"
 
 namespace weir {
 namespace {
@@ -26,8 +27,8 @@ void LaunchGradientNorm(KernelContext& c) {
 }
 
 void LaunchClipCoefficient(KernelContext& c) {
-  cuda::ClipCoefficient(c.inputs[0].data<double>(), c.attributes().Float("max_norm", 0), c.outputs[0].data<float>(),
-                        CudaQueue(c).stream);
+  cuda::ClipCoefficient(c.inputs[0].data<double>(), c.attributes().Float("max_norm", 0),
+                        c.outputs[0].data<float>(), CudaQueue(c).stream);
 }
 
 }  // namespace

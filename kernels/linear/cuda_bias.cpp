@@ -1,6 +1,7 @@
+#include "kernels/linear/cuda_bias.h"
+
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/device/types.h"
-#include "kernels/linear/cuda_bias.h"
 
 namespace weir {
 namespace {
@@ -8,7 +9,8 @@ namespace {
 int64_t Workspace(const Node& node) {
   const int64_t m = NumElements(ToDims(node.out(0)->shape));
   if (m == 0) return 0;
-  return cuda::BiasGradientPartial(NumElements(ToDims(node.in(0)->shape)) / m, m) * static_cast<int64_t>(sizeof(float));
+  return cuda::BiasGradientPartial(NumElements(ToDims(node.in(0)->shape)) / m, m) *
+         static_cast<int64_t>(sizeof(float));
 }
 
 void LaunchBiasGradient(KernelContext& c) {

@@ -25,11 +25,12 @@ Slab SlabOf(const Dims& whole, int64_t axis, int64_t at, const Dims& part, bool 
 }
 
 SliceBlock SliceBlockOf(const Dims& x, const SliceInputs& slice, const Dims& planned) {
-  const auto slices = ResolveSlices(ToShape(x), ToShape(slice.starts), ToShape(slice.ends), slice.axes, slice.steps);
+  const auto slices =
+      ResolveSlices(ToShape(x), ToShape(slice.starts), ToShape(slice.ends), slice.axes, slice.steps);
   const Dims strides = Strides(x);
   SliceBlock block{.dims = ToDims(SlicedShape(slices)), .strides = {}};
-  WEIR_CHECK(block.dims == planned, ErrorCode::kInvalidArgument, "the slice takes ", ToString(block.dims), ", planned ",
-             ToString(planned));
+  WEIR_CHECK(block.dims == planned, ErrorCode::kInvalidArgument, "the slice takes ", ToString(block.dims),
+             ", planned ", ToString(planned));
   for (size_t i = 0; i < x.size(); ++i) {
     block.offset += block.dims[i] == 0 ? 0 : slices[i].start.Constant() * strides[i];
     // The step of a single element is never taken and may be out of any range.

@@ -29,11 +29,12 @@ SliceBlock SliceBlockOf(const Dims& x, const SliceInputs& slice, const Dims& pla
 
 // Axes of `large` with the strides of `small` aligned at the back, 0 where it is repeated.
 Dims RepeatedStrides(const Dims& small, const Dims& large);
-// Every axis of the tiled dims as (repeat, position): the strides of the small tensor are 0 on repeats. `sum`: to the
-// small tensor.
+// Every axis of the tiled dims as (repeat, position): the strides of the small tensor are 0 on repeats.
+// `sum`: to the small tensor.
 StridedBlock TileBlock(const Dims& small, const Dims& tiled, bool sum);
 
-// The elements of x that a Pad keeps: `pads` as in ONNX (all amounts before, then all after), negative ones crop.
+// The elements of x that a Pad keeps: `pads` as in ONNX (all amounts before, then all after), negative ones
+// crop.
 struct PadBlock {
   StridedBlock block;
   int64_t to_offset = 0, from_offset = 0;

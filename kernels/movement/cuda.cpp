@@ -10,10 +10,11 @@
 namespace weir {
 namespace {
 
-void CopyBlock(KernelContext& c, const StridedBlock& block, const Tensor& to, int64_t to_offset, const Tensor& from,
-               int64_t from_offset) {
+void CopyBlock(KernelContext& c, const StridedBlock& block, const Tensor& to, int64_t to_offset,
+               const Tensor& from, int64_t from_offset) {
   const int64_t size = BytesOf(to.dtype, 1);
-  CopyBlockOnDevice(block, to.bytes + to_offset * size, from.bytes + from_offset * size, size, CudaQueue(c).stream);
+  CopyBlockOnDevice(block, to.bytes + to_offset * size, from.bytes + from_offset * size, size,
+                    CudaQueue(c).stream);
 }
 
 void LaunchTranspose(KernelContext& c) {
@@ -35,7 +36,8 @@ void LaunchSplit(KernelContext& c) {
   const Dims& x = c.inputs[0].dims;
   const int64_t axis = NormalizeAxis(c.attributes().Int("axis", 0), Rank(x));
   const auto given = c.has(1) ? std::optional<Shape>(ToShape(KnownInts(c.node, 1))) : std::nullopt;
-  const Dims sizes = ToDims(SplitSizes(x[static_cast<size_t>(axis)], given, static_cast<int64_t>(c.outputs.size())));
+  const Dims sizes =
+      ToDims(SplitSizes(x[static_cast<size_t>(axis)], given, static_cast<int64_t>(c.outputs.size())));
   int64_t at = 0;
   for (size_t i = 0; i < c.outputs.size(); ++i) {
     if (c.outputs[i]) {
@@ -61,7 +63,8 @@ void LaunchSlice(KernelContext& c) {
 void LaunchSliceGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[0], &dx = c.outputs[0];
   const SliceBlock slice = SliceOf(c, dx.dims, 2, dy.dims);
-  CheckCuda(cudaMemsetAsync(dx.bytes, 0, static_cast<size_t>(dx.size_bytes()), CudaQueue(c).stream), "SliceGradient");
+  CheckCuda(cudaMemsetAsync(dx.bytes, 0, static_cast<size_t>(dx.size_bytes()), CudaQueue(c).stream),
+            "SliceGradient");
   CopyBlock(c, {dy.dims, slice.strides, Strides(dy.dims)}, dx, slice.offset, dy, 0);
 }
 
@@ -72,7 +75,8 @@ void LaunchExpand(KernelContext& c) {
 
 void LaunchExpandGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[0], &dx = c.outputs[0];
-  SumBlockOnDevice({dy.dims, RepeatedStrides(dx.dims, dy.dims), Strides(dy.dims)}, dx, dy, CudaQueue(c).stream);
+  SumBlockOnDevice({dy.dims, RepeatedStrides(dx.dims, dy.dims), Strides(dy.dims)}, dx, dy,
+                   CudaQueue(c).stream);
 }
 
 void LaunchTile(KernelContext& c) {
@@ -94,7 +98,8 @@ std::string RefuseSum(const Node& node) {
   return RefuseType(node, 0, IsActivation(TypeOf(node, 0)) && TypeOf(node, 0) == node.out(0)->dtype);
 }
 std::string RefuseSliceGradient(const Node& node) {
-  if (std::string reason = RefuseType(node, 0, TypeOf(node, 0) == node.out(0)->dtype); !reason.empty()) return reason;
+  if (std::string reason = RefuseType(node, 0, TypeOf(node, 0) == node.out(0)->dtype); !reason.empty())
+    return reason;
   return RefuseUnknown<2>(node);
 }
 

@@ -21,11 +21,13 @@ __global__ void TriluKernel(TriluShape s, const E* x, const int64_t* diagonal, E
 
 template <class E>
 void Fill(void* to, const void* value, int64_t count, CUstream_st* stream) {
-  FillKernel<<<BlocksFor(count), kThreads, 0, stream>>>(static_cast<E*>(to), static_cast<const E*>(value), count);
+  FillKernel<<<BlocksFor(count), kThreads, 0, stream>>>(static_cast<E*>(to), static_cast<const E*>(value),
+                                                        count);
 }
 template <class E>
 void RunTrilu(const TriluShape& s, const void* x, const int64_t* k, void* y, CUstream_st* stream) {
-  TriluKernel<<<BlocksFor(s.count), kThreads, 0, stream>>>(s, static_cast<const E*>(x), k, static_cast<E*>(y));
+  TriluKernel<<<BlocksFor(s.count), kThreads, 0, stream>>>(s, static_cast<const E*>(x), k,
+                                                           static_cast<E*>(y));
 }
 
 }  // namespace
@@ -33,20 +35,29 @@ void RunTrilu(const TriluShape& s, const void* x, const int64_t* k, void* y, CUs
 void FillFrom(void* to, const void* value, int64_t count, int element_bytes, CUstream_st* stream) {
   if (count == 0) return;
   switch (element_bytes) {
-    case 1: return Fill<uint8_t>(to, value, count, stream);
-    case 2: return Fill<uint16_t>(to, value, count, stream);
-    case 4: return Fill<uint32_t>(to, value, count, stream);
-    default: return Fill<uint64_t>(to, value, count, stream);
+    case 1:
+      return Fill<uint8_t>(to, value, count, stream);
+    case 2:
+      return Fill<uint16_t>(to, value, count, stream);
+    case 4:
+      return Fill<uint32_t>(to, value, count, stream);
+    default:
+      return Fill<uint64_t>(to, value, count, stream);
   }
 }
 
-void Trilu(const TriluShape& s, int element_bytes, const void* x, const int64_t* k, void* y, CUstream_st* stream) {
+void Trilu(const TriluShape& s, int element_bytes, const void* x, const int64_t* k, void* y,
+           CUstream_st* stream) {
   if (s.count == 0) return;
   switch (element_bytes) {
-    case 1: return RunTrilu<uint8_t>(s, x, k, y, stream);
-    case 2: return RunTrilu<uint16_t>(s, x, k, y, stream);
-    case 4: return RunTrilu<uint32_t>(s, x, k, y, stream);
-    default: return RunTrilu<uint64_t>(s, x, k, y, stream);
+    case 1:
+      return RunTrilu<uint8_t>(s, x, k, y, stream);
+    case 2:
+      return RunTrilu<uint16_t>(s, x, k, y, stream);
+    case 4:
+      return RunTrilu<uint32_t>(s, x, k, y, stream);
+    default:
+      return RunTrilu<uint64_t>(s, x, k, y, stream);
   }
 }
 

@@ -13,6 +13,7 @@ struct TriluShape {
   int64_t count, rows, columns;
   bool upper;
 };
-void Trilu(const TriluShape& shape, int element_bytes, const void* x, const int64_t* k, void* y, CUstream_st* stream);
+void Trilu(const TriluShape& shape, int element_bytes, const void* x, const int64_t* k, void* y,
+           CUstream_st* stream);
 
 }  // namespace weir::cuda

@@ -1,8 +1,9 @@
+#include "kernels/order/cuda.h"
+
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/axis_view.h"
 #include "kernels/device/known_ints.h"
 #include "kernels/device/types.h"
-#include "kernels/order/cuda.h"
 
 namespace weir {
 namespace {
@@ -14,7 +15,8 @@ cuda::OrderShape ShapeOf(const Tensor& x, int64_t axis) {
 
 void LaunchTopK(KernelContext& c) {
   const int64_t axis = c.attributes().Int("axis", -1);
-  cuda::TopK(c.inputs[0].dtype, ShapeOf(c.inputs[0], axis), ViewAxis(c.node.out(0) ? c.outputs[0].dims : c.outputs[1].dims, axis).size,
+  cuda::TopK(c.inputs[0].dtype, ShapeOf(c.inputs[0], axis),
+             ViewAxis(c.node.out(0) ? c.outputs[0].dims : c.outputs[1].dims, axis).size,
              c.attributes().Int("largest", 1) != 0, c.inputs[0].bytes, c.outputs[0].bytes,
              c.outputs.size() > 1 ? c.outputs[1].data<int64_t>() : nullptr, CudaQueue(c).stream);
 }
@@ -22,20 +24,21 @@ void LaunchTopK(KernelContext& c) {
 template <bool largest>
 void LaunchArg(KernelContext& c) {
   cuda::ArgBest(c.inputs[0].dtype, ShapeOf(c.inputs[0], c.attributes().Int("axis", 0)), largest,
-                c.attributes().Int("select_last_index", 0) != 0, c.inputs[0].bytes, c.outputs[0].data<int64_t>(),
-                CudaQueue(c).stream);
+                c.attributes().Int("select_last_index", 0) != 0, c.inputs[0].bytes,
+                c.outputs[0].data<int64_t>(), CudaQueue(c).stream);
 }
 
 void LaunchCumSum(KernelContext& c) {
   const cuda::CumSumOptions options{.exclusive = c.attributes().Int("exclusive", 0) != 0,
                                     .reverse = c.attributes().Int("reverse", 0) != 0};
-  cuda::CumSum(c.inputs[0].dtype, ShapeOf(c.inputs[0], KnownInts(c.node, 1).at(0)), options, c.inputs[0].bytes,
-               c.outputs[0].bytes, CudaQueue(c).stream);
+  cuda::CumSum(c.inputs[0].dtype, ShapeOf(c.inputs[0], KnownInts(c.node, 1).at(0)), options,
+               c.inputs[0].bytes, c.outputs[0].bytes, CudaQueue(c).stream);
 }
 
 std::string RefuseCumSum(const Node& node) {
   const DType dtype = TypeOf(node, 0);
-  if (std::string reason = RefuseType(node, 0, dtype == DType::kFloat32 || IsInteger(dtype)); !reason.empty()) return reason;
+  if (std::string reason = RefuseType(node, 0, dtype == DType::kFloat32 || IsInteger(dtype)); !reason.empty())
+    return reason;
   return RefuseUnknownInts<1>(node);
 }
 

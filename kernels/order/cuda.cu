@@ -21,7 +21,9 @@ struct Ranked {
 };
 
 template <class K>
-__device__ bool Above(K a, K b) { return a != a ? b == b : a > b; }
+__device__ bool Above(K a, K b) {
+  return a != a ? b == b : a > b;
+}
 
 // Whether a comes before b.
 template <class K>
@@ -34,7 +36,8 @@ __device__ bool Before(const Ranked<K>& a, const Ranked<K>& b, bool largest, boo
 
 // The best of the row behind `floor` (all of it when floor.id is -1); every lane of the warp gets it.
 template <class T, class K>
-__device__ Ranked<K> NextBest(const T* row, const OrderShape& s, const Ranked<K>& floor, bool largest, bool last) {
+__device__ Ranked<K> NextBest(const T* row, const OrderShape& s, const Ranked<K>& floor, bool largest,
+                              bool last) {
   Ranked<K> best{K(0), -1};
   for (int64_t id = threadIdx.x % kWarp; id < s.size; id += kWarp) {
     const Ranked<K> candidate{Key(row[id * s.inner]), id};
@@ -75,7 +78,8 @@ __device__ inline uint32_t SortKey(float x, bool largest) {
 
 // Rows of up to 32 * kPerLane activations: a warp holds its row in registers; equal keys leave by lowest id.
 template <class T, int kPerLane>
-__global__ void TopKRegistersKernel(OrderShape s, int64_t k, bool largest, const T* x, T* values, int64_t* ids) {
+__global__ void TopKRegistersKernel(OrderShape s, int64_t k, bool largest, const T* x, T* values,
+                                    int64_t* ids) {
   using Row = GroupOf<kWarp, kThreads>;
   const int lane = Row::Lane();
   for (int64_t row = Row::FirstRow(); row < s.rows; row += Row::RowStride()) {
@@ -139,17 +143,21 @@ __global__ void CumSumKernel(OrderShape s, CumSumOptions options, const T* x, T*
 template <class Body>
 void WithNumber(DType dtype, const Body& body) {
   switch (dtype) {
-    case DType::kInt64: return body(int64_t{});
-    case DType::kInt32: return body(int32_t{});
-    case DType::kBFloat16: return body(BFloat16{});
-    default: return body(float{});
+    case DType::kInt64:
+      return body(int64_t{});
+    case DType::kInt32:
+      return body(int32_t{});
+    case DType::kBFloat16:
+      return body(BFloat16{});
+    default:
+      return body(float{});
   }
 }
 
 }  // namespace
 
-void TopK(DType dtype, const OrderShape& s, int64_t k, bool largest, const void* x, void* values, int64_t* ids,
-          CUstream_st* stream) {
+void TopK(DType dtype, const OrderShape& s, int64_t k, bool largest, const void* x, void* values,
+          int64_t* ids, CUstream_st* stream) {
   if (s.rows * k == 0) return;
   WithNumber(dtype, [&](auto type) {
     using T = decltype(type);
@@ -157,28 +165,34 @@ void TopK(DType dtype, const OrderShape& s, int64_t k, bool largest, const void*
     if constexpr (sizeof(T) < sizeof(int64_t) && !std::is_same_v<T, int32_t>) {
       if (s.size <= 512) kernel = s.size <= 128 ? TopKRegistersKernel<T, 4> : TopKRegistersKernel<T, 16>;
     }
-    kernel<<<BlocksFor(s.rows, kThreads / kWarp), kThreads, 0, stream>>>(s, k, largest, static_cast<const T*>(x),
-                                                                         static_cast<T*>(values), ids);
+    kernel<<<BlocksFor(s.rows, kThreads / kWarp), kThreads, 0, stream>>>(
+        s, k, largest, static_cast<const T*>(x), static_cast<T*>(values), ids);
   });
 }
 
-void ArgBest(DType dtype, const OrderShape& s, bool largest, bool last, const void* x, int64_t* ids, CUstream_st* stream) {
+void ArgBest(DType dtype, const OrderShape& s, bool largest, bool last, const void* x, int64_t* ids,
+             CUstream_st* stream) {
   if (s.rows == 0) return;
   WithNumber(dtype, [&](auto type) {
     using T = decltype(type);
-    ArgKernel<<<BlocksFor(s.rows, kThreads / kWarp), kThreads, 0, stream>>>(s, largest, last, static_cast<const T*>(x), ids);
+    ArgKernel<<<BlocksFor(s.rows, kThreads / kWarp), kThreads, 0, stream>>>(s, largest, last,
+                                                                            static_cast<const T*>(x), ids);
   });
 }
 
-void CumSum(DType dtype, const OrderShape& s, CumSumOptions options, const void* x, void* y, CUstream_st* stream) {
+void CumSum(DType dtype, const OrderShape& s, CumSumOptions options, const void* x, void* y,
+            CUstream_st* stream) {
   if (s.rows * s.size == 0) return;
   const unsigned blocks = BlocksFor(s.rows);
   if (dtype == DType::kFloat32) {
-    CumSumKernel<<<blocks, kThreads, 0, stream>>>(s, options, static_cast<const float*>(x), static_cast<float*>(y));
+    CumSumKernel<<<blocks, kThreads, 0, stream>>>(s, options, static_cast<const float*>(x),
+                                                  static_cast<float*>(y));
   } else if (dtype == DType::kInt32) {
-    CumSumKernel<<<blocks, kThreads, 0, stream>>>(s, options, static_cast<const uint32_t*>(x), static_cast<uint32_t*>(y));
+    CumSumKernel<<<blocks, kThreads, 0, stream>>>(s, options, static_cast<const uint32_t*>(x),
+                                                  static_cast<uint32_t*>(y));
   } else {
-    CumSumKernel<<<blocks, kThreads, 0, stream>>>(s, options, static_cast<const uint64_t*>(x), static_cast<uint64_t*>(y));
+    CumSumKernel<<<blocks, kThreads, 0, stream>>>(s, options, static_cast<const uint64_t*>(x),
+                                                  static_cast<uint64_t*>(y));
   }
 }
 

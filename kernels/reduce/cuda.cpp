@@ -1,9 +1,10 @@
+#include "kernels/reduce/cuda.h"
+
 #include "backend/cuda/cuda_stream.h"
 #include "graph/error.h"
 #include "kernels/common/index_map.h"
 #include "kernels/device/known_ints.h"
 #include "kernels/device/types.h"
-#include "kernels/reduce/cuda.h"
 #include "kernels/reduce/reference.h"
 
 namespace weir {
@@ -17,7 +18,8 @@ cuda::ReduceAxes AxesOf(const KernelContext& c) {
   for (size_t i = 0; i < dims.size(); ++i) {
     if (dims[i] == 1) continue;
     int& rank = reduced[i] ? axes.reduced_rank : axes.kept_rank;
-    WEIR_CHECK(rank < cuda::ReduceAxes::kMaxRank, ErrorCode::kUnsupportedOp, c.node.op(), ": rank of ", ToString(dims));
+    WEIR_CHECK(rank < cuda::ReduceAxes::kMaxRank, ErrorCode::kUnsupportedOp, c.node.op(), ": rank of ",
+               ToString(dims));
     (reduced[i] ? axes.reduced_size : axes.kept_size)[rank] = dims[i];
     (reduced[i] ? axes.reduced_stride : axes.kept_stride)[rank++] = strides[i];
   }
@@ -26,7 +28,8 @@ cuda::ReduceAxes AxesOf(const KernelContext& c) {
 
 template <cuda::Reduction kind>
 void LaunchReduce(KernelContext& c) {
-  cuda::Reduce(kind, c.inputs[0].dtype, AxesOf(c), c.inputs[0].bytes, c.outputs[0].bytes, CudaQueue(c).stream);
+  cuda::Reduce(kind, c.inputs[0].dtype, AxesOf(c), c.inputs[0].bytes, c.outputs[0].bytes,
+               CudaQueue(c).stream);
 }
 
 std::string Refuse(const Node& node) {

@@ -13,14 +13,21 @@ __device__ inline double Load(BFloat16 x) { return ToFloat(x); }
 __device__ inline int64_t Load(int64_t x) { return x; }
 __device__ inline int64_t Load(int32_t x) { return x; }
 template <class T>
-__device__ void Store(T* y, int64_t value) { *y = static_cast<T>(value); }
+__device__ void Store(T* y, int64_t value) {
+  *y = static_cast<T>(value);
+}
 __device__ inline void Store(float* y, double value) { *y = static_cast<float>(value); }
-__device__ inline void Store(BFloat16* y, double value) { *y = __float2bfloat16_rn(static_cast<float>(value)); }
+__device__ inline void Store(BFloat16* y, double value) {
+  *y = __float2bfloat16_rn(static_cast<float>(value));
+}
 
 struct Fold {
   Reduction kind;
   __device__ double Start(double) const {
-    return kind == Reduction::kProd ? 1.0 : kind == Reduction::kMax ? -INFINITY : kind == Reduction::kMin ? INFINITY : 0.0;
+    return kind == Reduction::kProd  ? 1.0
+           : kind == Reduction::kMax ? -INFINITY
+           : kind == Reduction::kMin ? INFINITY
+                                     : 0.0;
   }
   __device__ int64_t Start(int64_t) const {
     return kind == Reduction::kProd  ? 1
@@ -32,10 +39,14 @@ struct Fold {
   template <class A>
   __device__ A operator()(A a, A b) const {
     switch (kind) {
-      case Reduction::kMax: return a > b || a != a ? a : b;
-      case Reduction::kMin: return a < b || a != a ? a : b;
-      case Reduction::kProd: return a * b;
-      default: return a + b;
+      case Reduction::kMax:
+        return a > b || a != a ? a : b;
+      case Reduction::kMin:
+        return a < b || a != a ? a : b;
+      case Reduction::kProd:
+        return a * b;
+      default:
+        return a + b;
     }
   }
   template <class A>
@@ -68,7 +79,8 @@ template <int kGroup, class T, class A>
 __device__ A FoldRow(const Fold& fold, const ReduceAxes& axes, int64_t count, const T* x, A shift) {
   A result = fold.Start(A{});
   for (int64_t k = threadIdx.x % kGroup; k < count; k += kGroup) {
-    const A term = fold.Term(Load(x[OffsetOf(axes.reduced_rank, axes.reduced_size, axes.reduced_stride, k)]), shift);
+    const A term =
+        fold.Term(Load(x[OffsetOf(axes.reduced_rank, axes.reduced_size, axes.reduced_stride, k)]), shift);
     result = fold(result, term);
   }
   return Reduce<kGroup>(result, fold);
@@ -104,12 +116,17 @@ void Run(Reduction kind, const ReduceAxes& axes, const void* x, void* y, CUstrea
 
 }  // namespace
 
-void Reduce(Reduction kind, DType dtype, const ReduceAxes& axes, const void* x, void* y, CUstream_st* stream) {
+void Reduce(Reduction kind, DType dtype, const ReduceAxes& axes, const void* x, void* y,
+            CUstream_st* stream) {
   switch (dtype) {
-    case DType::kInt64: return Run<int64_t>(kind, axes, x, y, stream);
-    case DType::kInt32: return Run<int32_t>(kind, axes, x, y, stream);
-    case DType::kBFloat16: return Run<BFloat16>(kind, axes, x, y, stream);
-    default: return Run<float>(kind, axes, x, y, stream);
+    case DType::kInt64:
+      return Run<int64_t>(kind, axes, x, y, stream);
+    case DType::kInt32:
+      return Run<int32_t>(kind, axes, x, y, stream);
+    case DType::kBFloat16:
+      return Run<BFloat16>(kind, axes, x, y, stream);
+    default:
+      return Run<float>(kind, axes, x, y, stream);
   }
 }
 

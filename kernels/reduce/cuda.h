@@ -15,7 +15,8 @@ struct ReduceAxes {
   int kept_rank = 0, reduced_rank = 0;
   int64_t kept_size[kMaxRank], kept_stride[kMaxRank], reduced_size[kMaxRank], reduced_stride[kMaxRank];
 };
-// y, dense over the kept axes. Activations accumulate in float64 (maximum and minimum exactly), integers wrap.
+// y, dense over the kept axes. Activations accumulate in float64 (maximum and minimum exactly), integers
+// wrap.
 void Reduce(Reduction kind, DType dtype, const ReduceAxes& axes, const void* x, void* y, CUstream_st* stream);
 
 }  // namespace weir::cuda

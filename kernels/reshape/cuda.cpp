@@ -9,7 +9,8 @@ namespace {
 void LaunchDropout(KernelContext& c) {
   LaunchDeviceCopy(c);
   if (c.outputs.size() < 2 || !c.outputs[1]) return;
-  CheckCuda(cudaMemsetAsync(c.outputs[1].bytes, 1, static_cast<size_t>(c.outputs[1].size_bytes()), CudaQueue(c).stream),
+  CheckCuda(cudaMemsetAsync(c.outputs[1].bytes, 1, static_cast<size_t>(c.outputs[1].size_bytes()),
+                            CudaQueue(c).stream),
             "Dropout");
 }
 

@@ -6,12 +6,14 @@
 namespace weir::cuda {
 namespace {
 
-// Packs of a row from which a whole block has work for every thread, and up to which eight threads do (of a head).
+// Packs of a row from which a whole block has work for every thread, and up to which eight threads do (of a
+// head).
 constexpr int64_t kLongRow = kThreads, kShortRow = 16;
 
 // A row by kGroup threads, `kSize` neighbours at once; it stays in the caches between the two passes.
 template <class T, int kSize, int kGroup>
-__global__ void RmsNormKernel(const T* x, const float* gamma, int64_t rows, int64_t h, float epsilon, T* y, float* rstd) {
+__global__ void RmsNormKernel(const T* x, const float* gamma, int64_t rows, int64_t h, float epsilon, T* y,
+                              float* rstd) {
   using Row = GroupOf<kGroup, kThreads>;
   using Packed = Pack<T, kSize>;
   for (int64_t row = Row::FirstRow(); row < rows; row += Row::RowStride()) {
@@ -37,7 +39,8 @@ __global__ void RmsNormKernel(const T* x, const float* gamma, int64_t rows, int6
 }
 
 template <class T, int kSize, int kGroup>
-__global__ void GradientKernel(const T* x, const float* gamma, const float* rstd, const T* dy, int64_t rows, int64_t h, T* dx) {
+__global__ void GradientKernel(const T* x, const float* gamma, const float* rstd, const T* dy, int64_t rows,
+                               int64_t h, T* dx) {
   using Row = GroupOf<kGroup, kThreads>;
   using Packed = Pack<T, kSize>;
   for (int64_t row = Row::FirstRow(); row < rows; row += Row::RowStride()) {
@@ -59,7 +62,8 @@ __global__ void GradientKernel(const T* x, const float* gamma, const float* rstd
       const Packed u = *reinterpret_cast<const Packed*>(x + row * h + j);
       Packed g = *reinterpret_cast<const Packed*>(dy + row * h + j);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) g.at[i] = FromFloat<T>(r * scale[i] * ToFloat(g.at[i]) - dot * ToFloat(u.at[i]));
+      for (int i = 0; i < kSize; ++i)
+        g.at[i] = FromFloat<T>(r * scale[i] * ToFloat(g.at[i]) - dot * ToFloat(u.at[i]));
       *reinterpret_cast<Packed*>(dx + row * h + j) = g;
     }
   }
@@ -107,8 +111,8 @@ void WithLayout(int64_t h, bool aligned, const Body& body) {
 
 }  // namespace
 
-void RmsNorm(DType dtype, const void* x, const float* gamma, int64_t rows, int64_t h, float epsilon, void* y, float* rstd,
-             CUstream_st* stream) {
+void RmsNorm(DType dtype, const void* x, const float* gamma, int64_t rows, int64_t h, float epsilon, void* y,
+             float* rstd, CUstream_st* stream) {
   if (rows == 0) return;
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
@@ -119,8 +123,8 @@ void RmsNorm(DType dtype, const void* x, const float* gamma, int64_t rows, int64
   });
 }
 
-void RmsNormGradient(DType dtype, const void* x, const float* gamma, const float* rstd, const void* dy, int64_t rows,
-                     int64_t h, void* dx, CUstream_st* stream) {
+void RmsNormGradient(DType dtype, const void* x, const float* gamma, const float* rstd, const void* dy,
+                     int64_t rows, int64_t h, void* dx, CUstream_st* stream) {
   if (rows == 0) return;
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
@@ -133,8 +137,8 @@ void RmsNormGradient(DType dtype, const void* x, const float* gamma, const float
 
 int64_t RmsNormPartial(int64_t rows, int64_t h) { return ColumnSumsFloats(rows, h); }
 
-void RmsNormGammaGradient(DType dtype, const void* x, const float* rstd, const void* dy, int64_t rows, int64_t h, bool add,
-                          float* partial, float* dgamma, CUstream_st* stream) {
+void RmsNormGammaGradient(DType dtype, const void* x, const float* rstd, const void* dy, int64_t rows,
+                          int64_t h, bool add, float* partial, float* dgamma, CUstream_st* stream) {
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
     SumColumns(GammaTerm<T>{static_cast<const T*>(x), static_cast<const T*>(dy), rstd, h}, rows, h,

@@ -1,6 +1,7 @@
+#include "kernels/rotary/cuda.h"
+
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/device/types.h"
-#include "kernels/rotary/cuda.h"
 
 namespace weir {
 namespace {
@@ -10,8 +11,9 @@ void LaunchTable(KernelContext& c) {
   cuda::RotaryFrequencies frequencies{};
   for (size_t i = 0; i < inv_freq.size(); ++i) frequencies.at[i] = static_cast<float>(inv_freq[i]);
   const Dims& dims = c.outputs[0].dims;
-  cuda::RotaryTable(frequencies, c.attributes().Float("scale", 1), dims[0], dims[1], c.outputs[0].data<float>(),
-                    c.outputs.size() > 1 ? c.outputs[1].data<float>() : nullptr, CudaQueue(c).stream);
+  cuda::RotaryTable(frequencies, c.attributes().Float("scale", 1), dims[0], dims[1],
+                    c.outputs[0].data<float>(), c.outputs.size() > 1 ? c.outputs[1].data<float>() : nullptr,
+                    CudaQueue(c).stream);
 }
 
 std::string RefuseTable(const Node& node) {
@@ -21,7 +23,8 @@ std::string RefuseTable(const Node& node) {
 // The transpose exchanges the layouts of input and output.
 void Launch(KernelContext& c, float sign) {
   const Dims& dims = c.inputs[0].dims;
-  const bool in = c.attributes().Int("input_interleaved", 0) != 0, out = c.attributes().Int("output_interleaved", 0) != 0;
+  const bool in = c.attributes().Int("input_interleaved", 0) != 0,
+             out = c.attributes().Int("output_interleaved", 0) != 0;
   cuda::Rotate(c.inputs[0].dtype,
                {.tokens = dims[0] * dims[1],
                 .length = dims[1],

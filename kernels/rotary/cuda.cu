@@ -5,8 +5,8 @@
 namespace weir::cuda {
 namespace {
 
-__global__ void TableKernel(RotaryFrequencies frequencies, double scale, int64_t length, int64_t half, float* cos_table,
-                            float* sin_table) {
+__global__ void TableKernel(RotaryFrequencies frequencies, double scale, int64_t length, int64_t half,
+                            float* cos_table, float* sin_table) {
   for (int64_t k = FirstIndex(); k < length * half; k += IndexStride()) {
     const int64_t p = k / half;
     const double angle = static_cast<float>(p) * frequencies.at[k - p * half];
@@ -28,7 +28,8 @@ __global__ void RotateKernel(RotaryShape r, const T* x, const float* cos, const 
       continue;
     }
     const int64_t table = row / r.heads % r.length * r.half + i;
-    const int64_t first = r.from_interleaved ? 2 * i : i, second = r.from_interleaved ? 2 * i + 1 : i + r.half;
+    const int64_t first = r.from_interleaved ? 2 * i : i,
+                  second = r.from_interleaved ? 2 * i + 1 : i + r.half;
     const float a = ToFloat(x[base + first]), b = ToFloat(x[base + second]);
     const float c = cos[table], s = r.sign * sin[table];
     y[base + (r.to_interleaved ? 2 * i : i)] = FromFloat<T>(a * c - b * s);
@@ -67,8 +68,8 @@ __global__ void RotateHalvesKernel(RotaryShape r, const T* x, const float* cos, 
 
 }  // namespace
 
-void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t length, int64_t half, float* cos, float* sin,
-                 CUstream_st* stream) {
+void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t length, int64_t half, float* cos,
+                 float* sin, CUstream_st* stream) {
   const int64_t count = length * half;
   if (count > 0)
     TableKernel<<<BlocksFor(count), kThreads, 0, stream>>>(frequencies, scale, length, half, cos, sin);
@@ -78,14 +79,15 @@ void Rotate(DType dtype, const RotaryShape& shape, const void* x, const float* c
             CUstream_st* stream) {
   const int64_t count = shape.tokens * shape.heads * (shape.width - shape.half);
   if (count == 0) return;
-  const bool halves = !shape.from_interleaved && !shape.to_interleaved && IsAligned(x) && IsAligned(y) && IsAligned(cos) && IsAligned(sin);
+  const bool halves = !shape.from_interleaved && !shape.to_interleaved && IsAligned(x) && IsAligned(y) &&
+                      IsAligned(cos) && IsAligned(sin);
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kSize = Pack<T>::size;
     const bool packs = halves && shape.half % kSize == 0 && shape.width % kSize == 0;
     const auto kernel = packs ? RotateHalvesKernel<T> : RotateKernel<T>;
-    kernel<<<BlocksFor(packs ? count / kSize : count), kThreads, 0, stream>>>(shape, static_cast<const T*>(x), cos, sin,
-                                                                          static_cast<T*>(y));
+    kernel<<<BlocksFor(packs ? count / kSize : count), kThreads, 0, stream>>>(shape, static_cast<const T*>(x),
+                                                                              cos, sin, static_cast<T*>(y));
   });
 }
 

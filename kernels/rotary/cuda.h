@@ -13,8 +13,8 @@ struct RotaryFrequencies {
   float at[kMaxRotaryPairs];
 };
 // cos[p,i] = scale * cos(float(p) * frequencies[i]), sin likewise; sin may be null.
-void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t length, int64_t half, float* cos, float* sin,
-                 CUstream_st* stream);
+void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t length, int64_t half, float* cos,
+                 float* sin, CUstream_st* stream);
 
 // x, y [tokens, heads, width] activations; cos, sin [length, half]; token t stands at position t % length.
 struct RotaryShape {

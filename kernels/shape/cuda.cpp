@@ -11,7 +11,8 @@ namespace {
 void LaunchShape(KernelContext& c) {
   const Dims& x = c.inputs[0].dims;
   const auto [start, end] = ShapeRange(c.attributes(), static_cast<int64_t>(x.size()));
-  cuda::WriteInts(c.outputs[0].data<int64_t>(), x.data() + start, static_cast<int>(end - start), CudaQueue(c).stream);
+  cuda::WriteInts(c.outputs[0].data<int64_t>(), x.data() + start, static_cast<int>(end - start),
+                  CudaQueue(c).stream);
 }
 
 void LaunchSize(KernelContext& c) {

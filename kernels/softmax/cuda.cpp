@@ -1,7 +1,8 @@
+#include "kernels/softmax/cuda.h"
+
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/axis_view.h"
 #include "kernels/device/types.h"
-#include "kernels/softmax/cuda.h"
 
 namespace weir {
 namespace {
@@ -13,7 +14,8 @@ cuda::SoftmaxShape ShapeOf(const KernelContext& c, bool log) {
 
 template <bool log>
 void LaunchSoftmax(KernelContext& c) {
-  cuda::Softmax(c.inputs[0].dtype, ShapeOf(c, log), c.inputs[0].bytes, c.outputs[0].bytes, CudaQueue(c).stream);
+  cuda::Softmax(c.inputs[0].dtype, ShapeOf(c, log), c.inputs[0].bytes, c.outputs[0].bytes,
+                CudaQueue(c).stream);
 }
 
 void LaunchSoftmaxGradient(KernelContext& c) {

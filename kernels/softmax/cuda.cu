@@ -65,12 +65,14 @@ void Softmax(DType dtype, const SoftmaxShape& s, const void* x, void* y, CUstrea
   });
 }
 
-void SoftmaxGradient(DType dtype, const SoftmaxShape& s, const void* y, const void* dy, void* dx, CUstream_st* stream) {
+void SoftmaxGradient(DType dtype, const SoftmaxShape& s, const void* y, const void* dy, void* dx,
+                     CUstream_st* stream) {
   if (s.rows * s.size == 0) return;
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
     const auto kernel = IsLong(s) ? GradientKernel<T, kThreads> : GradientKernel<T, kWarp>;
-    kernel<<<Blocks(s), kThreads, 0, stream>>>(s, static_cast<const T*>(y), static_cast<const T*>(dy), static_cast<T*>(dx));
+    kernel<<<Blocks(s), kThreads, 0, stream>>>(s, static_cast<const T*>(y), static_cast<const T*>(dy),
+                                               static_cast<T*>(dx));
   });
 }
 

@@ -25,7 +25,8 @@ TEST(RowBench, JsonNumbersAgreeWithEachOther) {
 TEST(RowBench, TableNamesEveryOp) {
   std::ostringstream out;
   EXPECT_EQ(BenchRows({.tokens = 16, .repeats = 1}, out), 0);
-  for (const char* op : {"copy", "RmsNorm", "AdamW", "Rotary", "TopK"}) EXPECT_NE(out.str().find(op), std::string::npos) << op;
+  for (const char* op : {"copy", "RmsNorm", "AdamW", "Rotary", "TopK"})
+    EXPECT_NE(out.str().find(op), std::string::npos) << op;
 }
 
 }  // namespace

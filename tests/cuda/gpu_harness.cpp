@@ -35,7 +35,8 @@ class Image {
     for (size_t b = 0; b <= buffers.size(); ++b) {
       const int64_t end = b < buffers.size() ? buffers[b].offset : static_cast<int64_t>(host.size());
       for (; at < end; ++at) {
-        if (host[static_cast<size_t>(at)] != kGuardByte) return StrCat("wrote outside '", buffers[b == 0 ? 0 : b - 1].name, "'");
+        if (host[static_cast<size_t>(at)] != kGuardByte)
+          return StrCat("wrote outside '", buffers[b == 0 ? 0 : b - 1].name, "'");
       }
       if (b < buffers.size()) at = buffers[b].offset + buffers[b].bytes;
     }
@@ -81,11 +82,14 @@ class GraphImage {
           buffer_of_.insert_or_assign(node->outputs[i], buffer_of_.at(owner));
           changed_.insert(buffer_of_.at(owner).offset);
         } else if (!buffer_of_.contains(node->outputs[i])) {
-          buffer_of_.insert({node->outputs[i], image_.Add(node->outputs[i]->name, BytesOfValue(*node->outputs[i]))});
+          buffer_of_.insert(
+              {node->outputs[i], image_.Add(node->outputs[i]->name, BytesOfValue(*node->outputs[i]))});
         }
       }
       const Kernel& kernel = *FindKernel(DeviceKind::kCuda, *node->schema);
-      if (kernel.workspace_bytes) workspace_of_.insert({node.get(), image_.Add("workspace of " + node->op(), kernel.workspace_bytes(*node))});
+      if (kernel.workspace_bytes)
+        workspace_of_.insert(
+            {node.get(), image_.Add("workspace of " + node->op(), kernel.workspace_bytes(*node))});
     }
     image_.Close();
     sent_ = image_.host;
@@ -110,7 +114,9 @@ class GraphImage {
   Array<float> Read(const Value& value) { return ReadArray(TensorOf(value, image_.host.data())); }
 
  private:
-  static int64_t BytesOfValue(const Value& value) { return BytesOf(value.dtype, NumElements(ToDims(value.shape))); }
+  static int64_t BytesOfValue(const Value& value) {
+    return BytesOf(value.dtype, NumElements(ToDims(value.shape)));
+  }
 
   Tensor TensorOf(const Value& value, std::byte* base) const {
     return {.bytes = base + buffer_of_.at(&value).offset, .dtype = value.dtype, .dims = ToDims(value.shape)};
@@ -129,7 +135,11 @@ class GraphImage {
     if (const auto it = workspace_of_.find(&node); it != workspace_of_.end()) {
       workspace = {base + it->second.offset, static_cast<size_t>(it->second.bytes)};
     }
-    KernelContext context{.node = node, .inputs = inputs, .outputs = outputs, .workspace = workspace, .stream = device.stream()};
+    KernelContext context{.node = node,
+                          .inputs = inputs,
+                          .outputs = outputs,
+                          .workspace = workspace,
+                          .stream = device.stream()};
     FindKernel(DeviceKind::kCuda, *node.schema)->launch(context);
     device.CheckLaunch();
   }

@@ -15,8 +15,9 @@ Device* Gpu();
 // Why the GPU has no kernel for a node of the graph, "" when it has all.
 std::string Unsupported(const Graph& graph);
 
-// Runs every node through its CUDA kernel, as RunOnCpu does on the CPU: outputs start as NaN, with guard bytes around
-// every buffer and workspace; a touched guard, or an input changed by a node that does not own it, throws.
+// Runs every node through its CUDA kernel, as RunOnCpu does on the CPU: outputs start as NaN, with guard
+// bytes around every buffer and workspace; a touched guard, or an input changed by a node that does not own
+// it, throws.
 std::vector<Array<float>> RunOnGpu(Graph& graph, const std::vector<std::pair<Value*, Array<float>>>& feeds,
                                    const std::vector<Value*>& wanted);
 
