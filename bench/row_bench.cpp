@@ -4,9 +4,8 @@
 #include <chrono>
 #include <iomanip>
 
-#include "backend/kernel.h"
+#include "bench/node_memory.h"
 #include "graph/error.h"
-#include "graph/op_schema.h"
 #include "graph/text.h"
 
 namespace weir {
@@ -59,76 +58,6 @@ std::string TextOf(const TimedOp& op, int64_t tokens, const char* activation) {
   replace("A[", StrCat(activation, "["));
   return text;
 }
-
-// The buffers of one node, freed with it.
-class NodeMemory {
- public:
-  NodeMemory(Device& device, const Node& node)
-      : device_(device), node_(node), kernel_(KernelOf(device, node)) {
-    for (const Value* value : node.inputs) inputs_.push_back(Allocate(*value));
-    for (size_t i = 0; i < node.outputs.size(); ++i) {
-      const Tensor* owner = AliasedInput(i);
-      outputs_.push_back(owner != nullptr ? *owner : Allocate(*node.outputs[i]));
-    }
-    const int64_t scratch = kernel_.workspace_bytes ? kernel_.workspace_bytes(node) : 0;
-    workspace_ = {Allocate(scratch), static_cast<size_t>(scratch)};
-    for (const Tensor& tensor : inputs_) Fill(tensor);
-  }
-  ~NodeMemory() {
-    for (const auto& [memory, bytes] : owned_) device_.Free(memory, bytes);
-  }
-  NodeMemory(const NodeMemory&) = delete;
-  NodeMemory& operator=(const NodeMemory&) = delete;
-
-  void Launch() {
-    KernelContext context{.node = node_,
-                          .inputs = inputs_,
-                          .outputs = outputs_,
-                          .workspace = workspace_,
-                          .stream = device_.stream()};
-    kernel_.launch(context);
-  }
-  double bytes() const {
-    double total = 0;
-    for (const auto* tensors : {&inputs_, &outputs_}) {
-      for (const Tensor& tensor : *tensors) total += static_cast<double>(tensor.size_bytes());
-    }
-    return total;
-  }
-
- private:
-  static const Kernel& KernelOf(const Device& device, const Node& node) {
-    const Kernel* kernel = FindKernel(device.kind(), *node.schema);
-    WEIR_CHECK(kernel != nullptr, ErrorCode::kUnsupportedOp, "no kernel for ", node.op(), " on ",
-               DeviceName(device.kind()));
-    return *kernel;
-  }
-  std::byte* Allocate(int64_t bytes) {
-    owned_.emplace_back(device_.Allocate(bytes), bytes);
-    return owned_.back().first;
-  }
-  Tensor Allocate(const Value& value) {
-    Tensor tensor{.bytes = nullptr, .dtype = value.dtype, .dims = ToDims(value.shape)};
-    tensor.bytes = Allocate(tensor.size_bytes());
-    return tensor;
-  }
-  const Tensor* AliasedInput(size_t output) const {
-    for (const auto& [from, to] : node_.schema->aliases) {
-      if (from == static_cast<int>(output) && static_cast<size_t>(to) < inputs_.size())
-        return &inputs_[static_cast<size_t>(to)];
-    }
-    return nullptr;
-  }
-  // Bytes 01: a small positive number in every type, such as AdamW's step and rate must be.
-  void Fill(const Tensor& tensor) { device_.Fill(tensor.bytes, 1, tensor.size_bytes()); }
-
-  Device& device_;
-  const Node& node_;
-  const Kernel& kernel_;
-  std::vector<std::pair<std::byte*, int64_t>> owned_;
-  std::vector<Tensor> inputs_, outputs_;
-  std::span<std::byte> workspace_;
-};
 
 // Seconds of one launch: the shortest of three batches in a row.
 RowTiming Time(Device& device, const std::string& name, const std::string& text, int repeats) {

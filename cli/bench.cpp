@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <sstream>
 
 #include "bench/gemm_bench.h"
+#include "bench/heavy_bench.h"
 #include "bench/row_bench.h"
 #include "cli/bench_step.h"
 #include "cli/commands.h"
@@ -29,26 +31,44 @@ std::array<int64_t, 3> ParseSize(const std::string& text) {
   return size;
 }
 
+// "8192,16,16,128": as many numbers as `names` has.
+std::vector<int64_t> ParseShape(const std::string& text, const std::string& names) {
+  std::vector<int64_t> shape;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, ',');) {
+    const bool digits = !part.empty() && part.size() <= 8 && part.find_first_not_of("0123456789") == std::string::npos;
+    shape.push_back(digits ? std::stoll(part) : 0);
+    if (shape.back() <= 0) throw UsageError("--shape " + text + " is not " + names);
+  }
+  const auto wanted = std::count(names.begin(), names.end(), ',') + 1;
+  if (std::ssize(shape) != wanted) throw UsageError("--shape " + text + " is not " + names);
+  return shape;
+}
+
 }  // namespace
 
 int BenchCommand(int argc, const char* const* argv) {
   if (argc > 1 && std::string(argv[1]) == "step") return BenchStep(argc - 1, argv + 1);
   GemmBenchOptions options;
   RowBenchOptions rows;
+  HeavyBenchOptions heavy;
   std::string subject;
   po::options_description main("Bench");
   main.add_options()
-      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy) or step (a training step)")
+      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy), attention, experts, head, gemm with --device cuda (bfloat16, beside PyTorch) or step (a training step)")
       ("size", po::value<std::vector<std::string>>()->composing(), "N or MxNxK; repeatable")
       ("transpose-a", po::bool_switch(&options.transpose_a), "A is stored [k,m]")
       ("transpose-b", po::bool_switch(&options.transpose_b), "B is stored [n,k]")
-      ("device", po::value<std::string>()->default_value("cpu"), "rows: cpu or cuda")
+      ("device", po::value<std::string>()->default_value("cpu"), "cpu or cuda")
+      ("shape", po::value<std::vector<std::string>>()->composing(), "attention N,heads,kv_heads,channels; experts N,E,K,H,I; head N,H,V; gemm on cuda M,N,K; repeatable")
+      ("precision", po::value<std::string>()->default_value("bfloat16"), "of those: float32 or bfloat16")
+      ("peer", po::value<std::string>(&heavy.peer), "of those: bench/peers/heavy_ops.py, run on the same shapes")
       ("tokens", po::value<int64_t>(&rows.tokens)->default_value(rows.tokens), "rows: of 4096 channels")
       ("repeats", po::value<int>(&options.repeats)->default_value(options.repeats), "timed runs; the median is printed")
       ("threads", po::value<int>(&options.threads)->default_value(0), "0 = all cores of this process")
       ("json", po::bool_switch(&options.json), "print JSON");
   po::variables_map values;
-  if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]... | rows [--device cpu|cuda]", {main}, {"subject"}, values)) return kExitOk;
+  if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]... | rows [--device cpu|cuda] | attention|experts|head|gemm --device cuda", {main}, {"subject"}, values)) return kExitOk;
   if (options.threads < 0 || options.threads > 1024) throw UsageError("--threads must be 0..1024");
   if (options.repeats < 1) throw UsageError("--repeats must be positive");
   if (subject == "rows") {
@@ -58,7 +78,21 @@ int BenchCommand(int argc, const char* const* argv) {
     if (rows.tokens < 1 || rows.tokens > (int64_t{1} << 24)) throw UsageError("--tokens must be 1..2^24");
     return BenchRows(rows, std::cout);
   }
-  if (subject != "gemm") throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, step");
+  const std::string names = ShapeNames(subject), device = values["device"].as<std::string>();
+  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, experts, head, step");
+  if (subject != "gemm" || device == "cuda") {
+    heavy.subject = subject;
+    heavy.device = ChosenDevice(device);
+    const std::string precision = values["precision"].as<std::string>();
+    if (precision != "float32" && precision != "bfloat16") throw UsageError("--precision must be float32 or bfloat16");
+    heavy.dtype = precision == "float32" || heavy.device == DeviceKind::kCpu ? DType::kFloat32 : DType::kBFloat16;
+    heavy.repeats = options.repeats;
+    heavy.json = options.json;
+    if (values.count("shape") != 0) {
+      for (const std::string& text : values["shape"].as<std::vector<std::string>>()) heavy.shapes.push_back(ParseShape(text, names));
+    }
+    return BenchHeavy(heavy, std::cout);
+  }
   if (values.count("size") != 0) {
     for (const std::string& size : values["size"].as<std::vector<std::string>>()) options.sizes.push_back(ParseSize(size));
   }

@@ -27,17 +27,31 @@ namespace fe = cudnn_frontend;
 
 enum Uid : int64_t { kQ = 1, kK, kV, kY, kStats, kSink, kDy, kDq, kDk, kDv };
 
-// By name, else where pip puts it beside the cuBLASLt at hand.
-void* OpenLibrary() {
-  if (void* handle = dlopen("libcudnn.so.9", RTLD_NOW | RTLD_GLOBAL)) return handle;
+// By name, else beside the cuBLASLt at hand, where toolkits and pip put it.
+void* OpenNear(const char* name, std::initializer_list<const char*> folders) {
+  if (void* handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL)) return handle;
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&cublasLtCreate), &info) == 0 || info.dli_fname == nullptr) return nullptr;
-  const std::string path(info.dli_fname);
-  const std::string folder = path.substr(0, path.rfind('/') + 1);
-  for (const char* place : {"libcudnn.so.9", "../../cudnn/lib/libcudnn.so.9"}) {
-    if (void* handle = dlopen((folder + place).c_str(), RTLD_NOW | RTLD_GLOBAL)) return handle;
+  const std::string path(info.dli_fname), here = path.substr(0, path.rfind('/') + 1);
+  for (const char* folder : folders) {
+    if (void* handle = dlopen((here + folder + name).c_str(), RTLD_NOW | RTLD_GLOBAL)) return handle;
   }
   return nullptr;
+}
+
+std::string& StatusText() {
+  static std::string text = "not tried yet";
+  return text;
+}
+
+// The frontend asks the loader for a runtime by name: the one it gets must be of our version.
+void* OpenLibrary() {
+  if (OpenNear("libcudart.so.13", {"", "../../cuda_runtime/lib/"}) != nullptr) {
+    setenv("CUDNN_FRONTEND_CUDART_LIB_NAME", "libcudart.so.13", /*overwrite=*/0);
+  }
+  void* library = OpenNear("libcudnn.so.9", {"", "../../cudnn/lib/"});
+  if (library == nullptr) StatusText() = "libcudnn.so.9 not found";
+  return library;
 }
 
 cudnnHandle_t Handle(const CudaStream& queue) {
@@ -47,8 +61,9 @@ cudnnHandle_t Handle(const CudaStream& queue) {
   if (fe::cudnn_dlhandle == nullptr) fe::cudnn_dlhandle = OpenLibrary();
   if (fe::cudnn_dlhandle == nullptr) return nullptr;
   cudnnHandle_t handle = nullptr;
-  if (fe::detail::create_handle(&handle) != CUDNN_STATUS_SUCCESS) return nullptr;
-  if (fe::detail::set_stream(handle, queue.stream) != CUDNN_STATUS_SUCCESS) return nullptr;
+  if (fe::detail::create_handle(&handle) != CUDNN_STATUS_SUCCESS) StatusText() = "cuDNN does not start";
+  if (handle == nullptr || fe::detail::set_stream(handle, queue.stream) != CUDNN_STATUS_SUCCESS) return nullptr;
+  StatusText() = "cuDNN " + std::to_string(fe::detail::get_backend_version());
   return it->second = handle;
 }
 
@@ -129,8 +144,9 @@ class Maker {
   }
   Plan Build(cudnnHandle_t handle) {
     Plan plan;
-    if (graph_->build(handle, {fe::HeurMode_t::A}).is_bad()) return {};
-    if (graph_->get_workspace_size(plan.bytes).is_bad()) return {};
+    auto built = graph_->build(handle, {fe::HeurMode_t::A});
+    if (built.is_bad()) StatusText() += "; refused: " + built.get_message();
+    if (built.is_bad() || graph_->get_workspace_size(plan.bytes).is_bad()) return {};
     plan.graph = graph_;
     return plan;
   }
@@ -156,11 +172,15 @@ const Plan* PlanFor(const CudaStream& queue, const AttentionShape& s, int64_t fl
   if (fresh) {
     try {
       if (cudnnHandle_t handle = Handle(queue)) it->second = make(handle);
-    } catch (const std::exception&) {  // a library too old or too new for these headers
+    } catch (const std::exception& error) {  // a library too old or too new for these headers
+      StatusText() += std::string("; failed: ") + error.what();
       it->second = {};
     }
   }
   const Plan& plan = it->second;
+  if (fresh && plan.bytes > static_cast<int64_t>(workspace)) {
+    StatusText() += "; wants " + std::to_string(plan.bytes) + " bytes of workspace, planned " + std::to_string(workspace);
+  }
   return plan.graph != nullptr && plan.bytes <= static_cast<int64_t>(workspace) ? &plan : nullptr;
 }
 
@@ -178,6 +198,8 @@ bool Execute(const CudaStream& queue, const Plan& plan, std::unordered_map<int64
 void* Mutable(const void* data) { return const_cast<void*>(data); }
 
 }  // namespace
+
+std::string CudnnStatus() { return StatusText(); }
 
 bool CudnnForward(CudaStream& queue, const AttentionShape& s, const AttentionArrays& a, std::span<std::byte> workspace) {
   if (!Suits(s, a.dtype)) return false;
@@ -203,14 +225,15 @@ bool CudnnBackward(CudaStream& queue, const AttentionShape& s, const AttentionAr
                  workspace);
 }
 
-int64_t CudnnForwardBytes(const AttentionShape& s, DType dtype) { return Suits(s, dtype) ? int64_t{1} << 20 : 0; }
+int64_t CudnnForwardBytes(const AttentionShape& s, DType dtype) { return Suits(s, dtype) ? int64_t{16} << 20 : 0; }
 
-// dq in float32, and with fewer kv heads dk and dv of every query head.
+// dq in float32, two numbers a row, with fewer kv heads dk and dv of every query head; and a quarter for
+// the library's padding. What it asks for beyond that, it does not get.
 int64_t CudnnBackwardBytes(const AttentionShape& s, DType dtype) {
   if (!Suits(s, dtype)) return 0;
   const int64_t rows = s.batch * s.q_heads * ((s.sequence + 255) / 256 * 256);
-  const int64_t heads = s.q_heads > s.kv_heads ? 2 * (s.d + s.dv) : 0;
-  return rows * (4 * s.d + 8 + heads) + (int64_t{8} << 20);
+  const int64_t heads = s.q_heads > s.kv_heads ? 4 * (s.d + s.dv) : 0;
+  return rows * (4 * s.d + 16 + heads) / 4 * 5 + (int64_t{32} << 20);
 }
 
 }  // namespace weir::cuda
@@ -218,6 +241,8 @@ int64_t CudnnBackwardBytes(const AttentionShape& s, DType dtype) {
 #else
 
 namespace weir::cuda {
+
+std::string CudnnStatus() { return "built without cuDNN's headers"; }
 
 bool CudnnForward(CudaStream&, const AttentionShape&, const AttentionArrays&, std::span<std::byte>) { return false; }
 bool CudnnBackward(CudaStream&, const AttentionShape&, const AttentionArrays&, const AttentionGradients&,

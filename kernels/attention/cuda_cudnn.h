@@ -1,6 +1,7 @@
 #pragma once
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "kernels/attention/cuda.h"
 
@@ -16,6 +17,9 @@ namespace cuda {
 bool CudnnForward(CudaStream& queue, const AttentionShape& s, const AttentionArrays& a, std::span<std::byte> workspace);
 bool CudnnBackward(CudaStream& queue, const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
                    std::span<std::byte> workspace);
+
+// The version in use and what it refused so far, or why there is none.
+std::string CudnnStatus();
 
 // What the plan sets aside for the library; 0 where it is not used.
 int64_t CudnnForwardBytes(const AttentionShape& s, DType dtype);

@@ -55,11 +55,10 @@ struct ExpertRows {
 // a = act(g) * (u + beta), [g;u] = gate_up + bias.
 void GatedForward(const ExpertRows& x, const Gate& gate, CUstream_st* stream);
 
-// With da = down^T dy of each row: a; gate_up becomes [dg;du] for da * weight; dy becomes dy * weight;
-// dweights[route] = a . da + dy . down_bias.
+// With da = down^T dy of each row: gate_up becomes [dg;du] for da * weight, a the activation * weight;
+// dweights[route] = activation . da + dy . down_bias.
 struct GatedGradient {
-  const void* da;
-  void* dy;
+  const void *da, *dy;
   const float* weights;
   float* dweights;
 };
@@ -82,8 +81,14 @@ struct UnitCuts {
   const int64_t *counts, *first;  // counts[leaf, expert], first row of each expert
   int64_t first_leaf, end_leaf, experts, unit_rows;
 };
-// out[expert] += the sum of each unit's rows [rows, width], from zero, units in order.
-void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, int64_t width, float* out, CUstream_st* stream);
+// Router weight weights[routes[row]] of each row; null = 1.
+struct RowWeights {
+  const float* weights;
+  const int64_t* routes;
+};
+// out[expert] += the sum of each unit's rows [rows, width] times their weights, from zero, units in order.
+void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights, int64_t width, float* out,
+             CUstream_st* stream);
 
 // dw[expert] += dy^T x of each unit's rows (dy [rows, outputs], x [rows, inputs], bfloat16): from zero in
 // float32 on tensor cores, units in order. Widths must be multiples of 8.

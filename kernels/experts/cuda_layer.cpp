@@ -8,7 +8,7 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kCudaChunkTokens = 16384;
+constexpr int64_t kCudaChunkTokens = 32768;
 
 cuda::Gate GateOf(const Attributes& attributes) {
   const ExpertActivation act(attributes);
@@ -148,7 +148,8 @@ void CudaExperts::ClearFreshGradients() {
   }
 }
 
-// The rows of x give way to those of dx once the weight gradients have read them.
+// a holds the activation times the router's weight, so that dy^T a is ddown and dy stays as it came. The
+// rows of x give way to those of dx once the weight gradients have read them.
 void CudaExperts::Backward() {
   ClearFreshGradients();
   if (s_.k == 0) Fill(c_.outputs[0].bytes, 0, c_.outputs[0].size_bytes(), queue_);
@@ -197,8 +198,12 @@ void CudaExperts::AddUnits(const Chunk& chunk, const std::byte* dy, int64_t outp
 void CudaExperts::SumWeightGradients(const Chunk& chunk) {
   AddUnits(chunk, b_.gate_up, 2 * s_.i, b_.x, s_.h, Gradient(2));
   AddUnits(chunk, b_.dy, s_.h, b_.a, s_.i, Gradient(3));
-  if (Gradient(4) != nullptr) cuda::SumBias(CutsOf(chunk), b_.gate_up, dtype_, 2 * s_.i, Gradient(4), queue_.stream);
-  if (Gradient(5) != nullptr) cuda::SumBias(CutsOf(chunk), b_.dy, dtype_, s_.h, Gradient(5), queue_.stream);
+  const auto sum_bias = [&](size_t output, const std::byte* rows, const float* weights, int64_t width) {
+    if (Gradient(output) == nullptr) return;
+    cuda::SumBias(CutsOf(chunk), rows, dtype_, {weights, b_.table.routes}, width, Gradient(output), queue_.stream);
+  };
+  sum_bias(4, b_.gate_up, nullptr, 2 * s_.i);
+  sum_bias(5, b_.dy, Floats(2), s_.h);
 }
 
 }  // namespace weir

@@ -13,7 +13,7 @@ struct CudaExpertsShape {
   ExpertsShape s;
   int64_t chunk_leaves;
 
-  // About 16k tokens a chunk: enough rows per expert to fill the GPU.
+  // About 32k tokens a chunk: enough rows per expert to fill the GPU.
   explicit CudaExpertsShape(const ExpertsShape& s);
   CudaExpertsShape(const ExpertsShape& shape, int64_t leaves) : s(shape), chunk_leaves(leaves) {}
   int64_t ChunkTokens() const { return std::min(s.n, chunk_leaves * s.LeafTokens()); }

@@ -73,33 +73,40 @@ __global__ void GatedForwardKernel(ExpertRows x, Gate gate) {
 }
 
 // A block per row.
-template <class T>
+template <class T, int kSize>
 __global__ void __launch_bounds__(kThreads) GatedBackwardKernel(ExpertRows x, Gate gate, GatedGradient grad) {
+  using Values = Pack<T, kSize>;
   for (int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
     const int64_t route = x.routes[row], expert = x.ids[route];
     const float weight = grad.weights[route];
     T* gate_up = static_cast<T*>(x.gate_up) + row * 2 * x.i;
     T* a = static_cast<T*>(x.a) + row * x.i;
-    T* dy = static_cast<T*>(grad.dy) + row * x.h;
     const T* da = static_cast<const T*>(grad.da) + row * x.i;
     const float* gate_up_bias = x.gate_up_bias == nullptr ? nullptr : x.gate_up_bias + expert * 2 * x.i;
-    const float* down_bias = x.down_bias == nullptr ? nullptr : x.down_bias + expert * x.h;
     float sum = 0;
-    for (int64_t j = threadIdx.x; j < x.i; j += kThreads) {
-      const Pair pair(gate, ToFloat(gate_up[j]) + BiasAt(gate_up_bias, j),
-                      ToFloat(gate_up[x.i + j]) + BiasAt(gate_up_bias, x.i + j));
-      float value, slope;
-      Activate(gate, pair.g, value, slope);
-      const float up = pair.u + gate.beta, d = ToFloat(da[j]), scaled = weight * d;
-      sum = fmaf(value * up, d, sum);
-      a[j] = FromFloat<T>(value * up);
-      gate_up[j] = FromFloat<T>(pair.stop_g ? 0.0f : scaled * up * slope);
-      gate_up[x.i + j] = FromFloat<T>(pair.stop_u ? 0.0f : scaled * value);
+    for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < x.i; j += kThreads * kSize) {
+      auto g = *reinterpret_cast<const Values*>(gate_up + j);
+      auto u = *reinterpret_cast<const Values*>(gate_up + x.i + j);
+      auto d = *reinterpret_cast<const Values*>(da + j);
+#pragma unroll
+      for (int p = 0; p < kSize; ++p) {
+        const Pair pair(gate, ToFloat(g.at[p]) + BiasAt(gate_up_bias, j + p),
+                        ToFloat(u.at[p]) + BiasAt(gate_up_bias, x.i + j + p));
+        float value, slope;
+        Activate(gate, pair.g, value, slope);
+        const float up = pair.u + gate.beta, own = ToFloat(d.at[p]), scaled = weight * own;
+        sum = fmaf(value * up, own, sum);
+        d.at[p] = FromFloat<T>(weight * (value * up));
+        g.at[p] = FromFloat<T>(pair.stop_g ? 0.0f : scaled * up * slope);
+        u.at[p] = FromFloat<T>(pair.stop_u ? 0.0f : scaled * value);
+      }
+      *reinterpret_cast<Values*>(a + j) = d;
+      *reinterpret_cast<Values*>(gate_up + j) = g;
+      *reinterpret_cast<Values*>(gate_up + x.i + j) = u;
     }
-    for (int64_t j = threadIdx.x; j < x.h; j += kThreads) {
-      const float d = ToFloat(dy[j]);
-      if (down_bias != nullptr) sum = fmaf(d, down_bias[j], sum);
-      dy[j] = FromFloat<T>(weight * d);
+    if (x.down_bias != nullptr) {
+      const T* dy = static_cast<const T*>(grad.dy) + row * x.h;
+      for (int64_t j = threadIdx.x; j < x.h; j += kThreads) sum = fmaf(ToFloat(dy[j]), x.down_bias[expert * x.h + j], sum);
     }
     sum = Reduce<kThreads>(sum, SumStep());
     if (threadIdx.x == 0) grad.dweights[route] = sum;
@@ -145,7 +152,7 @@ __global__ void FoldSlotsKernel(FoldRows f, RouteChunk chunk) {
 
 // A thread per expert and column.
 template <class T>
-__global__ void SumBiasKernel(UnitCuts cuts, const T* rows, int64_t width, float* out) {
+__global__ void SumBiasKernel(UnitCuts cuts, const T* rows, RowWeights w, int64_t width, float* out) {
   for (int64_t at = FirstIndex(); at < cuts.experts * width; at += IndexStride()) {
     const int64_t expert = at / width, j = at % width;
     float total = out[at];
@@ -155,7 +162,10 @@ __global__ void SumBiasKernel(UnitCuts cuts, const T* rows, int64_t width, float
       while (row < end) {
         const int64_t unit_end = min(end, row + cuts.unit_rows);
         float sum = 0;
-        for (; row < unit_end; ++row) sum += ToFloat(rows[row * width + j]);
+        for (; row < unit_end; ++row) {
+          const float weight = w.weights == nullptr ? 1.0f : w.weights[w.routes[row]];
+          sum = fmaf(weight, ToFloat(rows[row * width + j]), sum);
+        }
         total += sum;
       }
     }
@@ -194,7 +204,12 @@ void GatedForward(const ExpertRows& x, const Gate& gate, CUstream_st* stream) {
 void GatedBackward(const ExpertRows& x, const Gate& gate, const GatedGradient& g, CUstream_st* stream) {
   if (x.rows == 0) return;
   WithFloatType(x.dtype, [&](auto type) {
-    GatedBackwardKernel<decltype(type)><<<BlocksFor(x.rows, 1), kThreads, 0, stream>>>(x, gate, g);
+    using T = decltype(type);
+    constexpr int kPack = PackOf<T>();
+    const unsigned blocks = BlocksFor(x.rows, 1);
+    const bool packed = x.i % kPack == 0 && IsAligned(x.gate_up) && IsAligned(x.a) && IsAligned(g.da);
+    if (packed) return GatedBackwardKernel<T, kPack><<<blocks, kThreads, 0, stream>>>(x, gate, g);
+    GatedBackwardKernel<T, 1><<<blocks, kThreads, 0, stream>>>(x, gate, g);
   });
 }
 
@@ -210,11 +225,13 @@ void FoldSlots(const FoldRows& f, const RouteChunk& chunk, CUstream_st* stream) 
   });
 }
 
-void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, int64_t width, float* out, CUstream_st* stream) {
+void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights, int64_t width, float* out,
+             CUstream_st* stream) {
   if (cuts.experts * width == 0) return;
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
-    SumBiasKernel<T><<<BlocksFor(cuts.experts * width), kThreads, 0, stream>>>(cuts, static_cast<const T*>(rows), width, out);
+    SumBiasKernel<T><<<BlocksFor(cuts.experts * width), kThreads, 0, stream>>>(cuts, static_cast<const T*>(rows), weights,
+                                                                              width, out);
   });
 }
 

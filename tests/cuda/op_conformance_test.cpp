@@ -37,7 +37,8 @@ const std::set<std::string> kBFloat16Gradients = {"RmsNorm", "Rotary",  "Embeddi
 // unless named.
 const std::map<std::string, int> kRoundings = {{"Experts", 8}, {"PipelinedLlep", 8}, {"RingDtp", 8}, {"Linear", 2}, {"Gemm", 2},
                                                // delta = dy . y of a rounded y, taken from a dp that is about as large
-                                               {"AttentionGradient", 8}};
+                                               {"AttentionGradient", 12},
+                                               {"Attention", 3}};  // the library rounds probabilities
 
 using Feeds = std::vector<std::pair<Value*, Array<float>>>;
 
