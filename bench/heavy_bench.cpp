@@ -35,28 +35,33 @@ const std::map<std::string, Subject>& Subjects() {
         {{8192, 8192, 8192}, {8192, 2048, 2048}, {65536, 2048, 2048}},
         {{"forward", "(A[$0,$2] x, A[$1,$2] w) => (A[$0,$1] y) { y = Linear(x, w) }", {1, 1}},
          {"weight gradient",
-          "(A[$0,$2] x, A[$0,$1] dy, float[$1,$2] acc) => (float[$1,$2] dw) { dw = LinearWeightGradient(x, dy, acc) }",
+          "(A[$0,$2] x, A[$0,$1] dy, float[$1,$2] acc) => (float[$1,$2] dw) { dw = "
+          "LinearWeightGradient(x, dy, acc) }",
           {1, 1, 1}}}}},
       {"attention",
        {"N,heads,kv_heads,channels",
         {{8192, 16, 16, 128}, {32768, 16, 16, 128}, {65536, 32, 4, 128}, {65536, 64, 8, 64}},
         {{"forward",
-          "(A[1,$0,$1,$3] q, A[1,$0,$2,$3] k, A[1,$0,$2,$3] v) => (A[1,$0,$1,$3] y) { y, lse = ai.weir::Attention(q, k, v) }",
+          "(A[1,$0,$1,$3] q, A[1,$0,$2,$3] k, A[1,$0,$2,$3] v) => (A[1,$0,$1,$3] y) { y, lse = "
+          "ai.weir::Attention(q, k, v) }",
           {1, 1, 1}},
          {"backward",
-          "(A[1,$0,$1,$3] q, A[1,$0,$2,$3] k, A[1,$0,$2,$3] v, A[1,$0,$1,$3] y, float[1,$1,$0] lse, A[1,$0,$1,$3] dy)"
+          "(A[1,$0,$1,$3] q, A[1,$0,$2,$3] k, A[1,$0,$2,$3] v, A[1,$0,$1,$3] y, float[1,$1,$0] "
+          "lse, A[1,$0,$1,$3] dy)"
           " => (A[1,$0,$1,$3] dq) { dq, dk, dv = AttentionGradient(q, k, v, y, lse, dy) }",
           {1, 1, 1, 1, 1, 1}}}}},
       {"experts",
        {"N,E,K,H,I",
         {{8192, 64, 8, 2048, 1024}, {65536, 64, 8, 2048, 1024}, {65536, 128, 8, 2048, 768}},
         {{"forward",
-          "(A[$0,$3] x, int64[$0,$2] ids, float[$0,$2] r, A[$1,2*$4,$3] g, A[$1,$3,$4] d) => (A[$0,$3] y)"
+          "(A[$0,$3] x, int64[$0,$2] ids, float[$0,$2] r, A[$1,2*$4,$3] g, A[$1,$3,$4] d) => "
+          "(A[$0,$3] y)"
           " { y = Experts(x, ids, r, g, d) }",
           {1, 1, 1, 0.02f, 0.02f},
           1},
          {"backward",
-          "(A[$0,$3] x, int64[$0,$2] ids, float[$0,$2] r, A[$1,2*$4,$3] g, A[$1,$3,$4] d, A[$0,$3] dy,"
+          "(A[$0,$3] x, int64[$0,$2] ids, float[$0,$2] r, A[$1,2*$4,$3] g, A[$1,$3,$4] d, A[$0,$3] "
+          "dy,"
           " float[$1,2*$4,$3] ag, float[$1,$3,$4] ad) => (A[$0,$3] dx)"
           " { dx, dr, dg, dd = ExpertsGradient(x, ids, r, g, d, \"\", \"\", dy, ag, ad) }",
           {1, 1, 1, 0.02f, 0.02f, 1, 0, 0},
@@ -65,7 +70,8 @@ const std::map<std::string, Subject>& Subjects() {
        {"N,H,V",
         {{32768, 2048, 50304}, {16384, 7168, 25000}},
         {{"forward and backward",
-          "(A[$0,$1] x, A[$2,$1] w, int64[$0] labels, float[] scale, float[$2,$1] acc) => (double[] loss)"
+          "(A[$0,$1] x, A[$2,$1] w, int64[$0] labels, float[] scale, float[$2,$1] acc) => "
+          "(double[] loss)"
           " { loss, dx, dw = RingDtp(x, w, labels, scale, acc) }",
           {1, 0.02f, 1, 1, 0},
           2}}}}};
@@ -73,7 +79,8 @@ const std::map<std::string, Subject>& Subjects() {
 }
 
 void Replace(std::string& text, const std::string& what, const std::string& by) {
-  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size()) text.replace(at, what.size(), by);
+  for (size_t at = 0; (at = text.find(what, at)) != std::string::npos; at += by.size())
+    text.replace(at, what.size(), by);
 }
 
 std::string TextOf(const Timed& node, const std::vector<int64_t>& shape, DType dtype) {
@@ -99,7 +106,8 @@ std::string Joined(const std::vector<int64_t>& shape) {
   return text;
 }
 
-Row Measure(Device& device, const Timed& node, const std::vector<int64_t>& shape, const HeavyBenchOptions& options) {
+Row Measure(Device& device, const Timed& node, const std::vector<int64_t>& shape,
+            const HeavyBenchOptions& options) {
   const auto graph = ParseText(TextOf(node, shape, options.dtype));
   const Node& timed = *graph->nodes().front();
   NodeMemory memory(device, timed);
@@ -107,10 +115,14 @@ Row Measure(Device& device, const Timed& node, const std::vector<int64_t>& shape
   for (size_t i = 0; i < timed.inputs.size(); ++i) {
     if (timed.inputs[i] == nullptr) continue;
     const float factor = node.scales[scale++];
-    if (factor > 0) memory.Draw(i, factor, node.below >= 0 ? shape[static_cast<size_t>(node.below)] : 1);
+    if (factor > 0)
+      memory.Draw(i, factor, node.below >= 0 ? shape[static_cast<size_t>(node.below)] : 1);
   }
-  return {.shape = Joined(shape), .name = node.name, .seconds = memory.Time(1, std::max(10, options.repeats)),
-          .flops = timed.schema->cost(timed).flops, .workspace = memory.workspace_bytes()};
+  return {.shape = Joined(shape),
+          .name = node.name,
+          .seconds = memory.Time(1, std::max(10, options.repeats)),
+          .flops = timed.schema->cost(timed).flops,
+          .workspace = memory.workspace_bytes()};
 }
 
 // Lines "shape|name|seconds" of the script; false when it failed.
@@ -127,7 +139,9 @@ bool AddPeer(const HeavyBenchOptions& options, std::vector<Row>& rows) {
   while (std::fgets(line, sizeof(line), pipe) != nullptr) {
     std::istringstream fields(line);
     std::string shape, name, seconds;
-    if (!std::getline(fields, shape, '|') || !std::getline(fields, name, '|') || !std::getline(fields, seconds)) continue;
+    if (!std::getline(fields, shape, '|') || !std::getline(fields, name, '|') ||
+        !std::getline(fields, seconds))
+      continue;
     for (Row& row : rows) {
       if (row.shape == shape && row.name == name) row.peer = std::stod(seconds);
     }
@@ -136,27 +150,33 @@ bool AddPeer(const HeavyBenchOptions& options, std::vector<Row>& rows) {
 }
 
 void PrintJson(const std::vector<Row>& rows, const HeavyBenchOptions& options, std::ostream& out) {
-  out << "{\"subject\": \"" << options.subject << "\", \"device\": \"" << DeviceName(options.device) << "\", \"dtype\": \""
-      << DTypeName(options.dtype) << "\", \"results\": [";
+  out << "{\"subject\": \"" << options.subject << "\", \"device\": \"" << DeviceName(options.device)
+      << "\", \"dtype\": \"" << DTypeName(options.dtype) << "\", \"results\": [";
   for (size_t i = 0; i < rows.size(); ++i) {
     const Row& r = rows[i];
-    out << (i ? ", " : "") << "{\"shape\": [" << r.shape << "], \"name\": \"" << r.name << "\", \"ms\": " << r.seconds * 1e3
-        << ", \"tflops\": " << r.Tflops(r.seconds) << ", \"workspace\": " << r.workspace;
-    if (r.peer > 0) out << ", \"peer_ms\": " << r.peer * 1e3 << ", \"peer_tflops\": " << r.Tflops(r.peer) << ", \"ratio\": " << r.peer / r.seconds;
+    out << (i ? ", " : "") << "{\"shape\": [" << r.shape << "], \"name\": \"" << r.name
+        << "\", \"ms\": " << r.seconds * 1e3 << ", \"tflops\": " << r.Tflops(r.seconds)
+        << ", \"workspace\": " << r.workspace;
+    if (r.peer > 0)
+      out << ", \"peer_ms\": " << r.peer * 1e3 << ", \"peer_tflops\": " << r.Tflops(r.peer)
+          << ", \"ratio\": " << r.peer / r.seconds;
     out << "}";
   }
   out << "]}\n";
 }
 
 void PrintTable(const std::vector<Row>& rows, const HeavyBenchOptions& options, std::ostream& out) {
-  out << options.subject << " in " << DTypeName(options.dtype) << " on " << DeviceName(options.device) << ", shapes "
-      << ShapeNames(options.subject) << "\n" << std::fixed;
+  out << options.subject << " in " << DTypeName(options.dtype) << " on "
+      << DeviceName(options.device) << ", shapes " << ShapeNames(options.subject) << "\n"
+      << std::fixed;
   for (const Row& r : rows) {
-    out << std::left << std::setw(26) << r.shape << std::setw(22) << r.name << std::right << std::setprecision(3) << std::setw(11)
-        << r.seconds * 1e3 << " ms" << std::setprecision(1) << std::setw(8) << r.Tflops(r.seconds) << " TFLOP/s" << std::setw(9)
+    out << std::left << std::setw(26) << r.shape << std::setw(22) << r.name << std::right
+        << std::setprecision(3) << std::setw(11) << r.seconds * 1e3 << " ms" << std::setprecision(1)
+        << std::setw(8) << r.Tflops(r.seconds) << " TFLOP/s" << std::setw(9)
         << static_cast<double>(r.workspace) / (1 << 20) << " MiB workspace";
     if (r.peer > 0) {
-      out << "   peer " << std::setprecision(3) << r.peer * 1e3 << " ms, " << std::setprecision(2) << r.peer / r.seconds << " of its time";
+      out << "   peer " << std::setprecision(3) << r.peer * 1e3 << " ms, " << std::setprecision(2)
+          << r.peer / r.seconds << " of its time";
     }
     out << "\n";
   }
@@ -176,7 +196,8 @@ int BenchHeavy(const HeavyBenchOptions& options, std::ostream& out) {
   {
     const auto device = MakeDevice(options.device);
     for (const auto& shape : shapes) {
-      for (const Timed& node : subject.nodes) rows.push_back(Measure(*device, node, shape, options));
+      for (const Timed& node : subject.nodes)
+        rows.push_back(Measure(*device, node, shape, options));
     }
   }
   const bool good = options.peer.empty() || AddPeer(options, rows);

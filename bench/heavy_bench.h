@@ -20,9 +20,9 @@ struct HeavyBenchOptions {
 // What a shape's numbers mean: "M,N,K" and so on; "" for an unknown subject.
 std::string ShapeNames(const std::string& subject);
 
-// Times forward and backward nodes and, with a peer, the PyTorch script on the same shapes as a child of
-// this process once its memory is free. Prints time, TFLOP/s, workspace bytes and the ratio. Returns the
-// exit status: 0, or 1 when the peer failed.
+// Times forward and backward nodes and, with a peer, the PyTorch script on the same shapes as a
+// child of this process once its memory is free. Prints time, TFLOP/s, workspace bytes and the
+// ratio. Returns the exit status: 0, or 1 when the peer failed.
 int BenchHeavy(const HeavyBenchOptions& options, std::ostream& out);
 
 }  // namespace weir

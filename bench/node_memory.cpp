@@ -11,19 +11,25 @@ namespace {
 
 const Kernel& KernelOf(const Device& device, const Node& node) {
   const Kernel* kernel = FindKernel(device.kind(), *node.schema);
-  WEIR_CHECK(kernel != nullptr, ErrorCode::kUnsupportedOp, "no kernel for ", node.op(), " on ", DeviceName(device.kind()));
+  WEIR_CHECK(kernel != nullptr, ErrorCode::kUnsupportedOp, "no kernel for ", node.op(), " on ",
+             DeviceName(device.kind()));
   const std::string reason = kernel->unsupported ? kernel->unsupported(node) : "";
-  WEIR_CHECK(reason.empty(), ErrorCode::kUnsupportedOp, node.op(), " on ", DeviceName(device.kind()), ": ", reason);
+  WEIR_CHECK(reason.empty(), ErrorCode::kUnsupportedOp, node.op(), " on ",
+             DeviceName(device.kind()), ": ", reason);
   return *kernel;
 }
 
 }  // namespace
 
-NodeMemory::NodeMemory(Device& device, const Node& node) : device_(device), node_(node), kernel_(KernelOf(device, node)) {
-  for (const Value* value : node.inputs) inputs_.push_back(value != nullptr ? Allocate(*value) : Tensor{});
+NodeMemory::NodeMemory(Device& device, const Node& node)
+    : device_(device), node_(node), kernel_(KernelOf(device, node)) {
+  for (const Value* value : node.inputs)
+    inputs_.push_back(value != nullptr ? Allocate(*value) : Tensor{});
   for (size_t i = 0; i < node.outputs.size(); ++i) {
     const Tensor* owner = AliasedInput(i);
-    outputs_.push_back(owner != nullptr ? *owner : node.outputs[i] != nullptr ? Allocate(*node.outputs[i]) : Tensor{});
+    outputs_.push_back(owner != nullptr             ? *owner
+                       : node.outputs[i] != nullptr ? Allocate(*node.outputs[i])
+                                                    : Tensor{});
   }
   const int64_t scratch = kernel_.workspace_bytes ? kernel_.workspace_bytes(node) : 0;
   workspace_ = {Allocate(scratch), static_cast<size_t>(scratch)};
@@ -50,7 +56,8 @@ Tensor NodeMemory::Allocate(const Value& value) {
 const Tensor* NodeMemory::AliasedInput(size_t output) const {
   for (const auto& [from, to] : node_.schema->aliases) {
     const auto input = static_cast<size_t>(to);
-    if (from == static_cast<int>(output) && input < inputs_.size() && inputs_[input]) return &inputs_[input];
+    if (from == static_cast<int>(output) && input < inputs_.size() && inputs_[input])
+      return &inputs_[input];
   }
   return nullptr;
 }
@@ -63,8 +70,11 @@ void NodeMemory::Draw(size_t input, float scale, int64_t below) {
   std::vector<std::byte> block(static_cast<size_t>(BytesOf(tensor.dtype, kBlock)));
   for (int64_t k = 0; k < kBlock; ++k) {
     if (tensor.dtype == DType::kFloat32) reinterpret_cast<float*>(block.data())[k] = normal(random);
-    if (tensor.dtype == DType::kBFloat16) reinterpret_cast<uint16_t*>(block.data())[k] = FloatToBFloat16(normal(random));
-    if (tensor.dtype == DType::kInt64) reinterpret_cast<int64_t*>(block.data())[k] = static_cast<int64_t>(random() % static_cast<uint64_t>(below));
+    if (tensor.dtype == DType::kBFloat16)
+      reinterpret_cast<uint16_t*>(block.data())[k] = FloatToBFloat16(normal(random));
+    if (tensor.dtype == DType::kInt64)
+      reinterpret_cast<int64_t*>(block.data())[k] =
+          static_cast<int64_t>(random() % static_cast<uint64_t>(below));
   }
   const auto bytes = static_cast<int64_t>(block.size());
   for (int64_t at = 0; at < tensor.size_bytes(); at += bytes) {
@@ -73,7 +83,11 @@ void NodeMemory::Draw(size_t input, float scale, int64_t below) {
 }
 
 void NodeMemory::Launch() {
-  KernelContext context{.node = node_, .inputs = inputs_, .outputs = outputs_, .workspace = workspace_, .stream = device_.stream()};
+  KernelContext context{.node = node_,
+                        .inputs = inputs_,
+                        .outputs = outputs_,
+                        .workspace = workspace_,
+                        .stream = device_.stream()};
   kernel_.launch(context);
 }
 
@@ -96,7 +110,8 @@ double NodeMemory::Time(int repeats, int batches) {
 double NodeMemory::bytes() const {
   double total = 0;
   for (const auto* tensors : {&inputs_, &outputs_}) {
-    for (const Tensor& tensor : *tensors) total += tensor ? static_cast<double>(tensor.size_bytes()) : 0;
+    for (const Tensor& tensor : *tensors)
+      total += tensor ? static_cast<double>(tensor.size_bytes()) : 0;
   }
   return total;
 }

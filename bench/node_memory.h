@@ -21,7 +21,8 @@ class NodeMemory {
   // Normal numbers times `scale` (a block of them again and again); integers below `below`.
   void Draw(size_t input, float scale, int64_t below = 1);
   void Launch();
-  // Seconds of one launch: the median of `batches` batches of `repeats` launches in a row, after one.
+  // Seconds of one launch: the median of `batches` batches of `repeats` launches in a row, after
+  // one.
   double Time(int repeats, int batches);
 
   const Tensor& input(size_t i) const { return inputs_[i]; }

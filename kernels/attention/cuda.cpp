@@ -12,11 +12,20 @@ namespace weir {
 namespace {
 
 cuda::AttentionShape ShapeOf(const AttentionConfig& a) {
-  return {.batch = a.batch, .sequence = a.sequence, .q_heads = a.q_heads, .kv_heads = a.kv_heads, .d = a.d, .dv = a.dv,
-          .window = a.window, .causal = a.causal, .scale = a.scale, .softcap = a.softcap};
+  return {.batch = a.batch,
+          .sequence = a.sequence,
+          .q_heads = a.q_heads,
+          .kv_heads = a.kv_heads,
+          .d = a.d,
+          .dv = a.dv,
+          .window = a.window,
+          .causal = a.causal,
+          .scale = a.scale,
+          .softcap = a.softcap};
 }
 cuda::AttentionShape ShapeOf(const KernelContext& c) {
-  return ShapeOf(AttentionConfig(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[2].dims));
+  return ShapeOf(
+      AttentionConfig(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[2].dims));
 }
 cuda::AttentionShape ShapeOf(const Node& node) {
   const auto dims = [&](size_t i) { return ToDims(node.in(i)->shape); };
@@ -31,20 +40,28 @@ std::string Unsupported(const Node& node) {
   return StrCat("heads of ", std::max(d, dv), " channels; at most ", cuda::kMostHeadChannels);
 }
 
-int64_t ForwardWorkspace(const Node& node) { return cuda::CudnnForwardBytes(ShapeOf(node), node.in(0)->dtype); }
+int64_t ForwardWorkspace(const Node& node) {
+  return cuda::CudnnForwardBytes(ShapeOf(node), node.in(0)->dtype);
+}
 
 void LaunchAttention(KernelContext& c) {
   const cuda::AttentionShape shape = ShapeOf(c);
-  const cuda::AttentionArrays arrays{.dtype = c.inputs[0].dtype, .q = c.inputs[0].bytes, .k = c.inputs[1].bytes,
-                                     .v = c.inputs[2].bytes, .sinks = c.has(3) ? c.inputs[3].data<float>() : nullptr,
-                                     .y = c.outputs[0].bytes,
-                                     .lse = c.outputs.size() > 1 ? FloatsOf(c.outputs[1]) : nullptr};
+  const cuda::AttentionArrays arrays{
+      .dtype = c.inputs[0].dtype,
+      .q = c.inputs[0].bytes,
+      .k = c.inputs[1].bytes,
+      .v = c.inputs[2].bytes,
+      .sinks = c.has(3) ? c.inputs[3].data<float>() : nullptr,
+      .y = c.outputs[0].bytes,
+      .lse = c.outputs.size() > 1 ? FloatsOf(c.outputs[1]) : nullptr};
   if (cuda::CudnnForward(CudaQueue(c), shape, arrays, c.workspace)) return;
   cuda::AttentionForward(shape, arrays, CudaQueue(c).stream);
 }
 
 // cuDNN adds dq in any order; with `deterministic` = 1 own kernels run.
-bool IsDeterministic(const Attributes& attributes) { return attributes.Int("deterministic", 0) != 0; }
+bool IsDeterministic(const Attributes& attributes) {
+  return attributes.Int("deterministic", 0) != 0;
+}
 
 struct BackwardBuffers {
   float* delta;
@@ -71,22 +88,32 @@ void LaunchAttentionGradient(KernelContext& c) {
   const DType dtype = c.inputs[0].dtype;
   WorkspaceLayout layout(c.workspace.data());
   const BackwardBuffers b(shape, LibraryBytes(shape, dtype, c.attributes()), layout);
-  const cuda::AttentionArrays arrays{.dtype = dtype, .q = c.inputs[0].bytes, .k = c.inputs[1].bytes,
-                                     .v = c.inputs[2].bytes, .sinks = c.has(6) ? c.inputs[6].data<float>() : nullptr,
-                                     .y = c.inputs[3].bytes, .lse = c.inputs[4].data<float>()};
-  const cuda::AttentionGradients gradients{.dy = c.inputs[5].bytes, .delta = b.delta, .dq = c.outputs[0].bytes,
-                                           .dk = c.outputs[1].bytes, .dv = c.outputs[2].bytes,
-                                           .dsinks = c.outputs.size() > 3 ? FloatsOf(c.outputs[3]) : nullptr,
-                                           .add_dsinks = c.has(7)};
+  const cuda::AttentionArrays arrays{.dtype = dtype,
+                                     .q = c.inputs[0].bytes,
+                                     .k = c.inputs[1].bytes,
+                                     .v = c.inputs[2].bytes,
+                                     .sinks = c.has(6) ? c.inputs[6].data<float>() : nullptr,
+                                     .y = c.inputs[3].bytes,
+                                     .lse = c.inputs[4].data<float>()};
+  const cuda::AttentionGradients gradients{
+      .dy = c.inputs[5].bytes,
+      .delta = b.delta,
+      .dq = c.outputs[0].bytes,
+      .dk = c.outputs[1].bytes,
+      .dv = c.outputs[2].bytes,
+      .dsinks = c.outputs.size() > 3 ? FloatsOf(c.outputs[3]) : nullptr,
+      .add_dsinks = c.has(7)};
   CudaStream& queue = CudaQueue(c);
-  const bool library = !IsDeterministic(c.attributes()) && cuda::CudnnBackward(queue, shape, arrays, gradients, b.library);
+  const bool library = !IsDeterministic(c.attributes()) &&
+                       cuda::CudnnBackward(queue, shape, arrays, gradients, b.library);
   if (library && gradients.dsinks == nullptr) return;
   cuda::AttentionDelta(shape, arrays, gradients, queue.stream);
   if (!library) {
     cuda::AttentionKeyGradient(shape, arrays, gradients, queue.stream);
     cuda::AttentionQueryGradient(shape, arrays, gradients, queue.stream);
   }
-  if (gradients.dsinks != nullptr) cuda::AttentionSinkGradient(shape, arrays, gradients, queue.stream);
+  if (gradients.dsinks != nullptr)
+    cuda::AttentionSinkGradient(shape, arrays, gradients, queue.stream);
 }
 
 }  // namespace
@@ -98,8 +125,9 @@ const Kernel& AttentionCudaKernel() {
 }
 
 const Kernel& AttentionGradientCudaKernel() {
-  static const Kernel kernel{
-      .launch = LaunchAttentionGradient, .workspace_bytes = BackwardWorkspace, .unsupported = Unsupported};
+  static const Kernel kernel{.launch = LaunchAttentionGradient,
+                             .workspace_bytes = BackwardWorkspace,
+                             .unsupported = Unsupported};
   return kernel;
 }
 

@@ -25,8 +25,9 @@ struct AttentionArrays {
   float* lse;  // may be null
 };
 
-// Own tiled kernels: 64 queries x 64 keys, float32 arithmetic, sums in the order of keys (dk, dv: heads
-// of the group, then queries). Deterministic; a query has the same bits whatever the other queries.
+// Own tiled kernels: 64 queries x 64 keys, float32 arithmetic, sums in the order of keys (dk, dv:
+// heads of the group, then queries). Deterministic; a query has the same bits whatever the other
+// queries.
 void AttentionForward(const AttentionShape& shape, const AttentionArrays& a, CUstream_st* stream);
 
 struct AttentionGradients {
@@ -37,13 +38,13 @@ struct AttentionGradients {
   bool add_dsinks;
 };
 // In this order: delta = dy . y, which the others read.
-void AttentionDelta(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
-                    CUstream_st* stream);
-void AttentionKeyGradient(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
-                          CUstream_st* stream);
-void AttentionQueryGradient(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
-                            CUstream_st* stream);
-void AttentionSinkGradient(const AttentionShape& shape, const AttentionArrays& a, const AttentionGradients& g,
-                           CUstream_st* stream);
+void AttentionDelta(const AttentionShape& shape, const AttentionArrays& a,
+                    const AttentionGradients& g, CUstream_st* stream);
+void AttentionKeyGradient(const AttentionShape& shape, const AttentionArrays& a,
+                          const AttentionGradients& g, CUstream_st* stream);
+void AttentionQueryGradient(const AttentionShape& shape, const AttentionArrays& a,
+                            const AttentionGradients& g, CUstream_st* stream);
+void AttentionSinkGradient(const AttentionShape& shape, const AttentionArrays& a,
+                           const AttentionGradients& g, CUstream_st* stream);
 
 }  // namespace weir::cuda

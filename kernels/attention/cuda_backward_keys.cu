@@ -5,7 +5,8 @@
 namespace weir::cuda {
 namespace {
 
-// A block per tile of keys of a kv head: dk and dv over (head of the group, tile of queries) in order.
+// A block per tile of keys of a kv head: dk and dv over (head of the group, tile of queries) in
+// order.
 template <class T, int kChunks>
 __global__ void __launch_bounds__(kTileThreads)
     AttentionKeyGradientKernel(AttentionShape s, AttentionArrays a, AttentionGradients g) {
@@ -31,8 +32,8 @@ __global__ void __launch_bounds__(kTileThreads)
 
 }  // namespace
 
-void AttentionKeyGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
-                          CUstream_st* stream) {
+void AttentionKeyGradient(const AttentionShape& s, const AttentionArrays& a,
+                          const AttentionGradients& g, CUstream_st* stream) {
   if (s.batch * s.sequence * s.q_heads == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(max(s.d, s.dv), [&](auto chunks) {

@@ -13,14 +13,16 @@ __global__ void __launch_bounds__(kTileThreads)
     AttentionQueryGradientKernel(AttentionShape s, AttentionArrays a, AttentionGradients g) {
   __shared__ TileBuffer buffer;
   __shared__ TileScores p, ds;
-  const int64_t i = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
+  const int64_t i =
+      static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
   const int64_t head = blockIdx.y, batch = blockIdx.z;
   float dq[kChunks][kSide][kSide] = {};
   const TileSpan tiles = KeyTilesOf(s, i);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const int64_t j = tile * kTile;
     TileGradient<T>(s, a, g, {batch, head, i, j}, buffer, p, ds);
-    AddWeighted<false>(ds, RowsOf<T>(s, a.k, batch, j, KvHead(s, head), s.kv_heads, s.d), s.d, buffer, dq);
+    AddWeighted<false>(ds, RowsOf<T>(s, a.k, batch, j, KvHead(s, head), s.kv_heads, s.d), s.d,
+                       buffer, dq);
   }
   const float one[kSide] = {1, 1, 1, 1};
   T* out = static_cast<T*>(g.dq) + ((batch * s.sequence + i) * s.q_heads + head) * s.d;
@@ -45,7 +47,8 @@ __global__ void DeltaKernel(AttentionShape s, const T* y, const T* dy, float* de
 
 // dsinks[h] (+)= -sum over (b,i) of exp(sink - lse) * delta, in float64; a block per head.
 __global__ void __launch_bounds__(kThreads)
-    SinkGradientKernel(AttentionShape s, const float* sinks, const float* lse, AttentionGradients g) {
+    SinkGradientKernel(AttentionShape s, const float* sinks, const float* lse,
+                       AttentionGradients g) {
   const int64_t head = blockIdx.x;
   double sum = 0;
   for (int64_t at = threadIdx.x; at < s.batch * s.sequence; at += kThreads) {
@@ -53,13 +56,14 @@ __global__ void __launch_bounds__(kThreads)
     sum -= static_cast<double>(expf(sinks[head] - lse[row])) * static_cast<double>(g.delta[row]);
   }
   sum = Reduce<kThreads>(sum, SumStep());
-  if (threadIdx.x == 0) g.dsinks[head] = (g.add_dsinks ? g.dsinks[head] : 0.0f) + static_cast<float>(sum);
+  if (threadIdx.x == 0)
+    g.dsinks[head] = (g.add_dsinks ? g.dsinks[head] : 0.0f) + static_cast<float>(sum);
 }
 
 }  // namespace
 
-void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
-                            CUstream_st* stream) {
+void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a,
+                            const AttentionGradients& g, CUstream_st* stream) {
   if (s.batch * s.sequence * s.q_heads == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(s.d, [&](auto chunks) {
@@ -69,20 +73,22 @@ void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a, c
   });
 }
 
-void AttentionDelta(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
+void AttentionDelta(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
+                    CUstream_st* stream) {
   const int64_t rows = s.batch * s.sequence * s.q_heads;
   if (rows == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     using T = decltype(type);
-    DeltaKernel<T><<<BlocksFor(rows * kWarp), kThreads, 0, stream>>>(s, static_cast<const T*>(a.y),
-                                                                     static_cast<const T*>(g.dy), g.delta);
+    DeltaKernel<T><<<BlocksFor(rows * kWarp), kThreads, 0, stream>>>(
+        s, static_cast<const T*>(a.y), static_cast<const T*>(g.dy), g.delta);
   });
 }
 
-void AttentionSinkGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
-                           CUstream_st* stream) {
+void AttentionSinkGradient(const AttentionShape& s, const AttentionArrays& a,
+                           const AttentionGradients& g, CUstream_st* stream) {
   if (s.q_heads == 0) return;
-  SinkGradientKernel<<<static_cast<unsigned>(s.q_heads), kThreads, 0, stream>>>(s, a.sinks, a.lse, g);
+  SinkGradientKernel<<<static_cast<unsigned>(s.q_heads), kThreads, 0, stream>>>(s, a.sinks, a.lse,
+                                                                                g);
 }
 
 }  // namespace weir::cuda

@@ -14,10 +14,12 @@ struct RunningSoftmax {
 // scores -> exp(scores - top). Four threads share a row.
 __device__ void Exponentiate(TileScores& scores, RunningSoftmax& state) {
   constexpr int kParts = kTileThreads / kTile;
-  const int row = static_cast<int>(threadIdx.x) / kParts, part = static_cast<int>(threadIdx.x) % kParts;
+  const int row = static_cast<int>(threadIdx.x) / kParts,
+            part = static_cast<int>(threadIdx.x) % kParts;
   float top = -INFINITY;
   for (int j = part; j < kTile; j += kParts) top = fmaxf(top, scores[row][j]);
-  for (int lane = kParts / 2; lane > 0; lane /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, lane));
+  for (int lane = kParts / 2; lane > 0; lane /= 2)
+    top = fmaxf(top, __shfl_xor_sync(~0u, top, lane));
   const float before = state.top[row], joined = fmaxf(before, top);
   const float base = joined == -INFINITY ? 0.0f : joined;  // no key seen yet
   float sum = 0;
@@ -32,12 +34,14 @@ __device__ void Exponentiate(TileScores& scores, RunningSoftmax& state) {
 }
 
 template <class T, int kChunks>
-__global__ void __launch_bounds__(kTileThreads) AttentionForwardKernel(AttentionShape s, AttentionArrays a) {
+__global__ void __launch_bounds__(kTileThreads)
+    AttentionForwardKernel(AttentionShape s, AttentionArrays a) {
   __shared__ TileBuffer buffer;
   __shared__ TileScores scores;
   __shared__ RunningSoftmax state;
   const TileThread at;
-  const int64_t i = static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
+  const int64_t i =
+      static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
   const int64_t head = blockIdx.y, batch = blockIdx.z, kv = KvHead(s, head);
   const int lane = static_cast<int>(threadIdx.x);
   if (lane < kTile) {
@@ -80,7 +84,8 @@ __global__ void __launch_bounds__(kTileThreads) AttentionForwardKernel(Attention
   T* out = static_cast<T*>(a.y) + ((batch * s.sequence + i) * s.q_heads + head) * s.dv;
   StoreRows(y, inverse, out, s.q_heads * s.dv, RowsFrom(s, i), s.dv);
   if (a.lse != nullptr && lane < RowsFrom(s, i)) {
-    a.lse[(batch * s.q_heads + head) * s.sequence + i + lane] = state.top[lane] + logf(state.sum[lane]);
+    a.lse[(batch * s.q_heads + head) * s.sequence + i + lane] =
+        state.top[lane] + logf(state.sum[lane]);
   }
 }
 
@@ -90,7 +95,8 @@ void AttentionForward(const AttentionShape& s, const AttentionArrays& a, CUstrea
   if (s.batch * s.sequence * s.q_heads == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(s.dv, [&](auto chunks) {
-      AttentionForwardKernel<decltype(type), decltype(chunks)::value><<<TileGrid(s, s.q_heads), kTileThreads, 0, stream>>>(s, a);
+      AttentionForwardKernel<decltype(type), decltype(chunks)::value>
+          <<<TileGrid(s, s.q_heads), kTileThreads, 0, stream>>>(s, a);
     });
   });
 }

@@ -28,13 +28,14 @@ struct HeadRows {
 struct TileThread {
   int row, column;
   __device__ TileThread()
-      : row(static_cast<int>(threadIdx.x) / 16 * kSide), column(static_cast<int>(threadIdx.x) % 16 * kSide) {}
+      : row(static_cast<int>(threadIdx.x) / 16 * kSide),
+        column(static_cast<int>(threadIdx.x) % 16 * kSide) {}
 };
 
 // out[r][c] = a row (row + r) . b row (column + c), channels in order.
 template <class T>
-__device__ void MultiplyRows(const HeadRows<T>& a, const HeadRows<T>& b, int64_t channels, TileBuffer& buffer,
-                             float (&out)[kSide][kSide]) {
+__device__ void MultiplyRows(const HeadRows<T>& a, const HeadRows<T>& b, int64_t channels,
+                             TileBuffer& buffer, float (&out)[kSide][kSide]) {
   const TileThread at;
 #pragma unroll
   for (int r = 0; r < kSide; ++r) {
@@ -65,8 +66,8 @@ __device__ void MultiplyRows(const HeadRows<T>& a, const HeadRows<T>& b, int64_t
 // sum[n][r][c] += sum over i of w(i, row + r) * x(i, 64 n + column + c), i in order; w is
 // weights[row][i], or weights[i][row] when kByColumn.
 template <bool kByColumn, int kChunks, class T>
-__device__ void AddWeighted(const TileScores& weights, const HeadRows<T>& x, int64_t channels, TileBuffer& buffer,
-                            float (&sum)[kChunks][kSide][kSide]) {
+__device__ void AddWeighted(const TileScores& weights, const HeadRows<T>& x, int64_t channels,
+                            TileBuffer& buffer, float (&sum)[kChunks][kSide][kSide]) {
   const TileThread at;
 #pragma unroll
   for (int n = 0; n < kChunks; ++n) {
@@ -81,9 +82,11 @@ __device__ void AddWeighted(const TileScores& weights, const HeadRows<T>& x, int
       for (int i = 0; i < 2 * kStep; ++i) {
 #pragma unroll
         for (int r = 0; r < kSide; ++r) {
-          const float w = kByColumn ? weights[first + i][at.row + r] : weights[at.row + r][first + i];
+          const float w =
+              kByColumn ? weights[first + i][at.row + r] : weights[at.row + r][first + i];
 #pragma unroll
-          for (int c = 0; c < kSide; ++c) sum[n][r][c] = fmaf(w, buffer[i][at.column + c], sum[n][r][c]);
+          for (int c = 0; c < kSide; ++c)
+            sum[n][r][c] = fmaf(w, buffer[i][at.column + c], sum[n][r][c]);
         }
       }
     }
@@ -92,8 +95,8 @@ __device__ void AddWeighted(const TileScores& weights, const HeadRows<T>& x, int
 
 // to row (row + r) = sum * factor[r], for rows and channels there are.
 template <int kChunks, class T>
-__device__ void StoreRows(const float (&sum)[kChunks][kSide][kSide], const float (&factor)[kSide], T* to, int64_t stride,
-                          int rows, int64_t channels) {
+__device__ void StoreRows(const float (&sum)[kChunks][kSide][kSide], const float (&factor)[kSide],
+                          T* to, int64_t stride, int rows, int64_t channels) {
   const TileThread at;
 #pragma unroll
   for (int n = 0; n < kChunks; ++n) {
@@ -116,19 +119,22 @@ struct TileAt {
 };
 
 __device__ inline bool Visible(const AttentionShape& s, int64_t i, int64_t j) {
-  return i < s.sequence && j < s.sequence && (!s.causal || j <= i) && (s.window == 0 || i - j < s.window);
+  return i < s.sequence && j < s.sequence && (!s.causal || j <= i) &&
+         (s.window == 0 || i - j < s.window);
 }
 __device__ inline int RowsFrom(const AttentionShape& s, int64_t first) {
   return static_cast<int>(min(static_cast<int64_t>(kTile), s.sequence - first));
 }
-__device__ inline int64_t KvHead(const AttentionShape& s, int64_t head) { return head / (s.q_heads / s.kv_heads); }
+__device__ inline int64_t KvHead(const AttentionShape& s, int64_t head) {
+  return head / (s.q_heads / s.kv_heads);
+}
 
 // Rows from `first` of head `head` of an array [B,S,heads,channels].
 template <class T>
-__device__ HeadRows<T> RowsOf(const AttentionShape& s, const void* array, int64_t batch, int64_t first, int64_t head,
-                              int64_t heads, int64_t channels) {
-  return {static_cast<const T*>(array) + ((batch * s.sequence + first) * heads + head) * channels, heads * channels,
-          RowsFrom(s, first)};
+__device__ HeadRows<T> RowsOf(const AttentionShape& s, const void* array, int64_t batch,
+                              int64_t first, int64_t head, int64_t heads, int64_t channels) {
+  return {static_cast<const T*>(array) + ((batch * s.sequence + first) * heads + head) * channels,
+          heads * channels, RowsFrom(s, first)};
 }
 
 __device__ inline float CapScore(const AttentionShape& s, float product) {
@@ -136,8 +142,8 @@ __device__ inline float CapScore(const AttentionShape& s, float product) {
   return s.softcap > 0 ? s.softcap * tanhf(score / s.softcap) : score;
 }
 
-// Key tiles [begin, end) that some query of the tile at i sees, in tiles; and query tiles that see keys
-// of the tile at j.
+// Key tiles [begin, end) that some query of the tile at i sees, in tiles; and query tiles that see
+// keys of the tile at j.
 struct TileSpan {
   int64_t begin, end;
 };
@@ -154,8 +160,9 @@ __device__ inline TileSpan QueryTilesOf(const AttentionShape& s, int64_t j) {
 
 // p and ds of a tile from scratch, into shared memory; zero where a query does not see a key.
 template <class T>
-__device__ void TileGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
-                             const TileAt& tile, TileBuffer& buffer, TileScores& p, TileScores& ds) {
+__device__ void TileGradient(const AttentionShape& s, const AttentionArrays& a,
+                             const AttentionGradients& g, const TileAt& tile, TileBuffer& buffer,
+                             TileScores& p, TileScores& ds) {
   const TileThread at;
   const int64_t kv = KvHead(s, tile.head);
   float score[kSide][kSide], dp[kSide][kSide];
@@ -165,7 +172,8 @@ __device__ void TileGradient(const AttentionShape& s, const AttentionArrays& a, 
                RowsOf<T>(s, a.v, tile.batch, tile.j, kv, s.kv_heads, s.dv), s.dv, buffer, dp);
 #pragma unroll
   for (int r = 0; r < kSide; ++r) {
-    const int64_t i = tile.i + at.row + r, row = (tile.batch * s.q_heads + tile.head) * s.sequence + i;
+    const int64_t i = tile.i + at.row + r,
+                  row = (tile.batch * s.q_heads + tile.head) * s.sequence + i;
     const bool live = i < s.sequence;
     const float lse = live ? a.lse[row] : 0.0f, delta = live ? g.delta[row] : 0.0f;
 #pragma unroll

@@ -13,7 +13,8 @@ void CheckLabelsOnDevice(KernelContext& c, const Tensor& labels, int64_t vocabul
   if (count == 0) return;
   CUstream_st* stream = CudaQueue(c).stream;
   const auto download = [&](int64_t* to, const int64_t* from) {
-    CheckCuda(cudaMemcpyAsync(to, from, sizeof(int64_t), cudaMemcpyDeviceToHost, stream), "checking labels");
+    CheckCuda(cudaMemcpyAsync(to, from, sizeof(int64_t), cudaMemcpyDeviceToHost, stream),
+              "checking labels");
     CheckCuda(cudaStreamSynchronize(stream), "checking labels");
   };
   CheckCuda(cudaMemsetAsync(bad, 0x7f, sizeof(int64_t), stream), "checking labels");
@@ -48,8 +49,13 @@ int64_t CrossEntropyWorkspace(const Node& node) {
 cuda::LogitStrip WholeRows(const KernelContext& c) {
   const Tensor& logits = c.inputs[0];
   const int64_t vocabulary = logits.dims.back();
-  return {.logits = logits.bytes, .dtype = logits.dtype, .rows = c.inputs[1].elements(), .first = 0, .width = vocabulary,
-          .stride = vocabulary, .labels = c.inputs[1].data<int64_t>()};
+  return {.logits = logits.bytes,
+          .dtype = logits.dtype,
+          .rows = c.inputs[1].elements(),
+          .first = 0,
+          .width = vocabulary,
+          .stride = vocabulary,
+          .labels = c.inputs[1].data<int64_t>()};
 }
 
 void LaunchCrossEntropy(KernelContext& c) {
@@ -62,13 +68,16 @@ void LaunchCrossEntropy(KernelContext& c) {
   cuda::AddLogits(strip, b.sums, stream);
   cuda::FinishLogSum(b.sums, strip.labels, strip.rows, c.attributes().Int("ignore_index", -100),
                      saved ? c.outputs[1].data<float>() : b.lse, b.terms, stream);
-  cuda::SumLoss(b.terms, strip.rows, c.inputs[2].data<float>(), c.outputs[0].data<double>(), stream);
+  cuda::SumLoss(b.terms, strip.rows, c.inputs[2].data<float>(), c.outputs[0].data<double>(),
+                stream);
 }
 
 void LaunchCrossEntropyGradient(KernelContext& c) {
   cuda::LogitsGradient(WholeRows(c),
-                       {.lse = c.inputs[2].data<float>(), .scale = c.inputs[3].data<float>(),
-                        .dloss = c.inputs[4].data<float>(), .ignore_index = c.attributes().Int("ignore_index", -100),
+                       {.lse = c.inputs[2].data<float>(),
+                        .scale = c.inputs[3].data<float>(),
+                        .dloss = c.inputs[4].data<float>(),
+                        .ignore_index = c.attributes().Int("ignore_index", -100),
                         .out = c.outputs[0].bytes},
                        CudaQueue(c).stream);
 }
@@ -76,7 +85,8 @@ void LaunchCrossEntropyGradient(KernelContext& c) {
 }  // namespace
 
 const Kernel& CrossEntropyCudaKernel() {
-  static const Kernel kernel{.launch = LaunchCrossEntropy, .workspace_bytes = CrossEntropyWorkspace};
+  static const Kernel kernel{.launch = LaunchCrossEntropy,
+                             .workspace_bytes = CrossEntropyWorkspace};
   return kernel;
 }
 

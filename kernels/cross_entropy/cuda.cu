@@ -1,7 +1,6 @@
-#include "kernels/cross_entropy/cuda.h"
-
 #include <cmath>
 
+#include "kernels/cross_entropy/cuda.h"
 #include "kernels/device/group.cuh"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
@@ -11,8 +10,8 @@ namespace {
 
 constexpr int kLeaf = 2048, kRun = 8, kRuns = kLeaf / (kRun * kWarp), kWarps = kThreads / kWarp;
 
-__global__ void FindBadLabelKernel(const int64_t* labels, int64_t count, int64_t vocabulary, int64_t ignore_index,
-                                   long long* bad) {
+__global__ void FindBadLabelKernel(const int64_t* labels, int64_t count, int64_t vocabulary,
+                                   int64_t ignore_index, long long* bad) {
   for (int64_t i = FirstIndex(); i < count; i += IndexStride()) {
     if (labels[i] != ignore_index && (labels[i] < 0 || labels[i] >= vocabulary)) {
       atomicMin(bad, static_cast<long long>(i));
@@ -41,7 +40,8 @@ __device__ Pair LeafSum(const T* leaf, int64_t width) {
       }
     }
 #pragma unroll
-    for (int p = 0; p < kRun; ++p) value[run * kRun + p] = column + p < width ? ToFloat(leaf[column + p]) : -INFINITY;
+    for (int p = 0; p < kRun; ++p)
+      value[run * kRun + p] = column + p < width ? ToFloat(leaf[column + p]) : -INFINITY;
   }
   float top = value[0];
 #pragma unroll
@@ -75,7 +75,8 @@ __global__ void __launch_bounds__(kThreads) AddLogitsKernel(LogitStrip s, TokenS
     for (int64_t round = 0; round < s.width; round += kWarps * kLeaf) {
       const int64_t first = round + warp * kLeaf;
       if (first < s.width) {
-        const Pair leaf = LeafSum<T, kPacked>(logits + first, min(s.width - first, static_cast<int64_t>(kLeaf)));
+        const Pair leaf =
+            LeafSum<T, kPacked>(logits + first, min(s.width - first, static_cast<int64_t>(kLeaf)));
         if (threadIdx.x % kWarp == 0) leaves[warp] = leaf;
       }
       __syncthreads();
@@ -92,19 +93,21 @@ __global__ void __launch_bounds__(kThreads) AddLogitsKernel(LogitStrip s, TokenS
   }
 }
 
-__global__ void FinishLogSumKernel(TokenSums sums, const int64_t* labels, int64_t rows, int64_t ignore_index, float* lse,
-                                   double* terms) {
+__global__ void FinishLogSumKernel(TokenSums sums, const int64_t* labels, int64_t rows,
+                                   int64_t ignore_index, float* lse, double* terms) {
   for (int64_t row = FirstIndex(); row < rows; row += IndexStride()) {
     const float value = sums.top[row] + logf(sums.sum[row]);
     lse[row] = value;
-    terms[row] = labels[row] == ignore_index ? 0.0 : static_cast<double>(value) - static_cast<double>(sums.at_label[row]);
+    terms[row] = labels[row] == ignore_index
+                     ? 0.0
+                     : static_cast<double>(value) - static_cast<double>(sums.at_label[row]);
   }
 }
 
 constexpr int kLossThreads = 1024;
 
-__global__ void __launch_bounds__(kLossThreads) SumLossKernel(const double* terms, int64_t count, const float* scale,
-                                                             double* loss) {
+__global__ void __launch_bounds__(kLossThreads)
+    SumLossKernel(const double* terms, int64_t count, const float* scale, double* loss) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < count; i += kLossThreads) sum += terms[i];
   sum = Reduce<kLossThreads>(sum, SumStep());
@@ -121,12 +124,14 @@ __global__ void LogitsGradientKernel(LogitStrip s, LogitGradient g) {
     const bool counts = s.labels[row] != g.ignore_index;
     const int64_t label = s.labels[row] - s.first;
     const float lse = g.lse[row];
-    for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < s.width; j += static_cast<int64_t>(blockDim.x) * kSize) {
+    for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < s.width;
+         j += static_cast<int64_t>(blockDim.x) * kSize) {
       auto pack = *reinterpret_cast<const Pack<T, kSize>*>(logits + j);
 #pragma unroll
       for (int p = 0; p < kSize; ++p) {
         const float probability = expf(ToFloat(pack.at[p]) - lse);
-        pack.at[p] = FromFloat<T>(counts ? (j + p == label ? probability - 1.0f : probability) * factor : 0.0f);
+        pack.at[p] = FromFloat<T>(
+            counts ? (j + p == label ? probability - 1.0f : probability) * factor : 0.0f);
       }
       *reinterpret_cast<Pack<T, kSize>*>(out + j) = pack;
     }
@@ -140,11 +145,11 @@ bool CanPack(const LogitStrip& s, int64_t bytes) {
 
 }  // namespace
 
-void FindBadLabel(const int64_t* labels, int64_t count, int64_t vocabulary, int64_t ignore_index, int64_t* bad,
-                  CUstream_st* stream) {
+void FindBadLabel(const int64_t* labels, int64_t count, int64_t vocabulary, int64_t ignore_index,
+                  int64_t* bad, CUstream_st* stream) {
   if (count == 0) return;
-  FindBadLabelKernel<<<BlocksFor(count), kThreads, 0, stream>>>(labels, count, vocabulary, ignore_index,
-                                                                reinterpret_cast<long long*>(bad));
+  FindBadLabelKernel<<<BlocksFor(count), kThreads, 0, stream>>>(
+      labels, count, vocabulary, ignore_index, reinterpret_cast<long long*>(bad));
 }
 
 void AddLogits(const LogitStrip& strip, const TokenSums& sums, CUstream_st* stream) {
@@ -158,13 +163,15 @@ void AddLogits(const LogitStrip& strip, const TokenSums& sums, CUstream_st* stre
   });
 }
 
-void FinishLogSum(const TokenSums& sums, const int64_t* labels, int64_t rows, int64_t ignore_index, float* lse,
-                  double* terms, CUstream_st* stream) {
+void FinishLogSum(const TokenSums& sums, const int64_t* labels, int64_t rows, int64_t ignore_index,
+                  float* lse, double* terms, CUstream_st* stream) {
   if (rows == 0) return;
-  FinishLogSumKernel<<<BlocksFor(rows), kThreads, 0, stream>>>(sums, labels, rows, ignore_index, lse, terms);
+  FinishLogSumKernel<<<BlocksFor(rows), kThreads, 0, stream>>>(sums, labels, rows, ignore_index,
+                                                               lse, terms);
 }
 
-void SumLoss(const double* terms, int64_t count, const float* scale, double* loss, CUstream_st* stream) {
+void SumLoss(const double* terms, int64_t count, const float* scale, double* loss,
+             CUstream_st* stream) {
   SumLossKernel<<<1, kLossThreads, 0, stream>>>(terms, count, scale, loss);
 }
 

@@ -7,8 +7,8 @@ struct CUstream_st;
 
 namespace weir::cuda {
 
-// Logits of some tokens over the columns [first, first + width) of the vocabulary; `first` is a leaf
-// edge (kernels/cross_entropy/log_sum.h) and so is the end, unless it is the vocabulary's.
+// Logits of some tokens over the columns [first, first + width) of the vocabulary; `first` is a
+// leaf edge (kernels/cross_entropy/log_sum.h) and so is the end, unless it is the vocabulary's.
 struct LogitStrip {
   void* logits;
   DType dtype;
@@ -22,21 +22,22 @@ struct TokenSums {
 };
 
 // *bad = the first position whose label is neither ignored nor a class, or 2^62 or more.
-void FindBadLabel(const int64_t* labels, int64_t count, int64_t vocabulary, int64_t ignore_index, int64_t* bad,
-                  CUstream_st* stream);
+void FindBadLabel(const int64_t* labels, int64_t count, int64_t vocabulary, int64_t ignore_index,
+                  int64_t* bad, CUstream_st* stream);
 
 // Adds a strip: per token (max, sum) of each leaf of 2048 columns in float32, joined in leaf order.
 void AddLogits(const LogitStrip& strip, const TokenSums& sums, CUstream_st* stream);
 
 // lse = top + log(sum); terms = lse - logit of the label, 0 for ignored tokens.
-void FinishLogSum(const TokenSums& sums, const int64_t* labels, int64_t rows, int64_t ignore_index, float* lse,
-                  double* terms, CUstream_st* stream);
+void FinishLogSum(const TokenSums& sums, const int64_t* labels, int64_t rows, int64_t ignore_index,
+                  float* lse, double* terms, CUstream_st* stream);
 
 // *loss = *scale * sum of terms; the order of the float64 sum depends on count alone.
-void SumLoss(const double* terms, int64_t count, const float* scale, double* loss, CUstream_st* stream);
+void SumLoss(const double* terms, int64_t count, const float* scale, double* loss,
+             CUstream_st* stream);
 
-// out = (exp(logits - lse) - [column = label]) * *scale * *dloss; ignored tokens 0. out may be logits;
-// dloss may be null (1).
+// out = (exp(logits - lse) - [column = label]) * *scale * *dloss; ignored tokens 0. out may be
+// logits; dloss may be null (1).
 struct LogitGradient {
   const float *lse, *scale, *dloss;
   int64_t ignore_index;

@@ -17,8 +17,8 @@ cuda::StridedAxes Coalesce(const StridedBlock& block) {
       axes.from[last] = from;
       continue;
     }
-    WEIR_CHECK(axes.rank < cuda::kMaxRank, ErrorCode::kUnsupportedOp, "a block of more than ", cuda::kMaxRank,
-               " axes");
+    WEIR_CHECK(axes.rank < cuda::kMaxRank, ErrorCode::kUnsupportedOp, "a block of more than ",
+               cuda::kMaxRank, " axes");
     axes.size[axes.rank] = size;
     axes.to[axes.rank] = to;
     axes.from[axes.rank++] = from;
@@ -36,9 +36,11 @@ int64_t UnitOf(const cuda::StridedAxes& axes, int64_t element_bytes, const std::
   const int last = axes.rank - 1;
   if (last < 0 || axes.to[last] != 1 || axes.from[last] != 1) return element_bytes;
   for (int64_t unit = 16; unit > element_bytes; unit /= 2) {
-    bool fits = Divides(unit, to) && Divides(unit, from) && axes.size[last] * element_bytes % unit == 0;
+    bool fits =
+        Divides(unit, to) && Divides(unit, from) && axes.size[last] * element_bytes % unit == 0;
     for (int i = 0; i < last; ++i) {
-      fits = fits && axes.to[i] * element_bytes % unit == 0 && axes.from[i] * element_bytes % unit == 0;
+      fits = fits && axes.to[i] * element_bytes % unit == 0 &&
+             axes.from[i] * element_bytes % unit == 0;
     }
     if (fits) return unit;
   }
@@ -47,8 +49,8 @@ int64_t UnitOf(const cuda::StridedAxes& axes, int64_t element_bytes, const std::
 
 }  // namespace
 
-void CopyBlockOnDevice(const StridedBlock& block, std::byte* to, const std::byte* from, int64_t element_bytes,
-                       CUstream_st* stream) {
+void CopyBlockOnDevice(const StridedBlock& block, std::byte* to, const std::byte* from,
+                       int64_t element_bytes, CUstream_st* stream) {
   cuda::StridedAxes axes = Coalesce(block);
   const int64_t unit = UnitOf(axes, element_bytes, to, from), last = axes.rank - 1;
   if (unit > element_bytes) {
@@ -61,7 +63,8 @@ void CopyBlockOnDevice(const StridedBlock& block, std::byte* to, const std::byte
   cuda::CopyStrided(axes, to, from, static_cast<int>(unit), stream);
 }
 
-void SumBlockOnDevice(const StridedBlock& block, const Tensor& to, const Tensor& from, CUstream_st* stream) {
+void SumBlockOnDevice(const StridedBlock& block, const Tensor& to, const Tensor& from,
+                      CUstream_st* stream) {
   const cuda::StridedAxes axes = Coalesce(block);
   cuda::StridedAxes kept, summed;
   for (int i = 0; i < axes.rank; ++i) {

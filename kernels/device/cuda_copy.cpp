@@ -7,8 +7,8 @@ namespace weir {
 void LaunchDeviceCopy(KernelContext& c) {
   const Tensor &x = c.inputs[0], &y = c.outputs[0];
   if (x.bytes == y.bytes || y.size_bytes() == 0) return;
-  CheckCuda(cudaMemcpyAsync(y.bytes, x.bytes, static_cast<size_t>(y.size_bytes()), cudaMemcpyDeviceToDevice,
-                            CudaQueue(c).stream),
+  CheckCuda(cudaMemcpyAsync(y.bytes, x.bytes, static_cast<size_t>(y.size_bytes()),
+                            cudaMemcpyDeviceToDevice, CudaQueue(c).stream),
             "copying");
 }
 

@@ -7,7 +7,8 @@ bool HasKnownInts(const Node& node, size_t i) {
   const Value* value = node.in(i);
   if (value == nullptr) return false;
   return (value->content && IsConcrete(*value->content)) ||
-         (value->data != nullptr && !IsFloat(value->data->dtype()) && value->role == Role::kConstant);
+         (value->data != nullptr && !IsFloat(value->data->dtype()) &&
+          value->role == Role::kConstant);
 }
 
 std::vector<int64_t> KnownInts(const Node& node, size_t i) {

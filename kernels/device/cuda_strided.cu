@@ -78,7 +78,8 @@ template <class E>
 void Fill(void* to, const void* element, int64_t count, CUstream_st* stream) {
   E value;
   std::memcpy(&value, element, sizeof(E));
-  if (count > 0) FillKernel<<<BlocksFor(count), kThreads, 0, stream>>>(static_cast<E*>(to), value, count);
+  if (count > 0)
+    FillKernel<<<BlocksFor(count), kThreads, 0, stream>>>(static_cast<E*>(to), value, count);
 }
 
 }  // namespace
@@ -99,18 +100,19 @@ void CopyStrided(const StridedAxes& axes, void* to, const void* from, int elemen
   }
 }
 
-void SumStrided(const StridedAxes& kept, const StridedAxes& summed, void* to, const void* from, bool bfloat16,
-                CUstream_st* stream) {
+void SumStrided(const StridedAxes& kept, const StridedAxes& summed, void* to, const void* from,
+                bool bfloat16, CUstream_st* stream) {
   const int64_t count = CountOf(kept), terms = CountOf(summed);
   if (count == 0) return;
   WithFloatType(bfloat16 ? DType::kBFloat16 : DType::kFloat32, [&](auto type) {
     using T = decltype(type);
-    SumKernel<<<BlocksFor(count), kThreads, 0, stream>>>(kept, summed, count, terms, static_cast<T*>(to),
-                                                         static_cast<const T*>(from));
+    SumKernel<<<BlocksFor(count), kThreads, 0, stream>>>(
+        kept, summed, count, terms, static_cast<T*>(to), static_cast<const T*>(from));
   });
 }
 
-void FillElements(void* to, const void* element, int64_t count, int element_bytes, CUstream_st* stream) {
+void FillElements(void* to, const void* element, int64_t count, int element_bytes,
+                  CUstream_st* stream) {
   switch (element_bytes) {
     case 1:
       return Fill<uint8_t>(to, element, count, stream);

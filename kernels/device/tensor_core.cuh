@@ -13,8 +13,8 @@ __device__ inline uint32_t SharedAddress(const void* shared) {
 
 // 16 bytes; zeros when not `inside` (from must be readable memory all the same).
 __device__ inline void CopyAsync(void* shared, const void* from, bool inside) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)), "l"(from),
-               "r"(inside ? 16 : 0));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(SharedAddress(shared)),
+               "l"(from), "r"(inside ? 16 : 0));
 }
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;"); }
 // Returns when all but the newest kPending groups of this thread have arrived.
@@ -23,8 +23,8 @@ __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
 }
 
-// Offset of 8 neighbours (chunk) in a row of kWidth elements: chunks of a row are permuted so that eight
-// rows of one chunk lie in different banks. kWidth >= 64.
+// Offset of 8 neighbours (chunk) in a row of kWidth elements: chunks of a row are permuted so that
+// eight rows of one chunk lie in different banks. kWidth >= 64.
 template <int kWidth>
 __device__ inline int Swizzled(int row, int chunk) {
   return row * kWidth + (chunk ^ (row & 7)) * 8;
@@ -32,7 +32,8 @@ __device__ inline int Swizzled(int row, int chunk) {
 
 // Four 8x8 blocks; lane l names row l % 8 of block l / 8. Transposed: a thread gets the elements
 // (2 (lane % 4) + {0, 1}, lane / 4) of each block as stored.
-__device__ inline void LoadTransposed(const void* row, uint32_t& a, uint32_t& b, uint32_t& c, uint32_t& d) {
+__device__ inline void LoadTransposed(const void* row, uint32_t& a, uint32_t& b, uint32_t& c,
+                                      uint32_t& d) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(a), "=r"(b), "=r"(c), "=r"(d)
                : "r"(SharedAddress(row)));
@@ -40,10 +41,12 @@ __device__ inline void LoadTransposed(const void* row, uint32_t& a, uint32_t& b,
 
 // c[16,8] += a[16,16] b[16,8].
 __device__ inline void MultiplyAdd(const uint32_t (&a)[4], const uint32_t (&b)[2], float (&c)[4]) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-               "{%0, %1, %2, %3};"
-               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+      "{%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
 }  // namespace weir::cuda

@@ -6,7 +6,8 @@ namespace {
 using Pass = CudaExperts::Pass;
 
 CudaExpertsShape ShapeOf(const KernelContext& c) {
-  return CudaExpertsShape(ExpertsShape(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims));
+  return CudaExpertsShape(
+      ExpertsShape(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims));
 }
 
 int64_t Workspace(const Node& node, Pass pass) {

@@ -8,7 +8,8 @@ struct CUstream_st;
 
 namespace weir::cuda {
 
-// Tokens in the order of their leaves: leaf l = {l, l + leaves, ...}. A run of positions is a chunk.
+// Tokens in the order of their leaves: leaf l = {l, l + leaves, ...}. A run of positions is a
+// chunk.
 struct LeafOrder {
   int64_t tokens, leaves;
 };
@@ -21,22 +22,23 @@ struct RouteChunk {
 
 // Where a chunk's routes lie, sorted by (expert, leaf, token, slot).
 struct RouteTable {
-  int64_t* first;    // [experts + 1], first row of each expert
-  int64_t* routes;   // of each row: token * k + slot
-  int64_t* row_at;   // of each route of the chunk (position - first) * k + slot
-  int32_t* tiles;    // scratch [RouteTiles * experts]
+  int64_t* first;   // [experts + 1], first row of each expert
+  int64_t* routes;  // of each row: token * k + slot
+  int64_t* row_at;  // of each route of the chunk (position - first) * k + slot
+  int32_t* tiles;   // scratch [RouteTiles * experts]
 };
 int64_t RouteTiles(int64_t routes);
 
 // counts[leaf, expert] of all tokens; `bad` = the first route whose id is none, or 2^62 or more.
-void CountRoutes(const int64_t* ids, const LeafOrder& order, int64_t k, int64_t experts, int64_t* counts, int64_t* bad,
-                 CUstream_st* stream);
+void CountRoutes(const int64_t* ids, const LeafOrder& order, int64_t k, int64_t experts,
+                 int64_t* counts, int64_t* bad, CUstream_st* stream);
 // A stable counting sort: equal bits on every run.
-void SortRoutes(const int64_t* ids, const RouteChunk& chunk, const RouteTable& table, CUstream_st* stream);
+void SortRoutes(const int64_t* ids, const RouteChunk& chunk, const RouteTable& table,
+                CUstream_st* stream);
 
 // out[row] = from[token of row], `bytes` a row.
-void GatherRows(const void* from, const int64_t* routes, int64_t rows, int64_t k, int64_t bytes, void* out,
-                CUstream_st* stream);
+void GatherRows(const void* from, const int64_t* routes, int64_t rows, int64_t k, int64_t bytes,
+                void* out, CUstream_st* stream);
 
 struct Gate {
   GateActivation kind;
@@ -55,14 +57,15 @@ struct ExpertRows {
 // a = act(g) * (u + beta), [g;u] = gate_up + bias.
 void GatedForward(const ExpertRows& x, const Gate& gate, CUstream_st* stream);
 
-// With da = down^T dy of each row: gate_up becomes [dg;du] for da * weight, a the activation * weight;
-// dweights[route] = activation . da + dy . down_bias.
+// With da = down^T dy of each row: gate_up becomes [dg;du] for da * weight, a the activation *
+// weight; dweights[route] = activation . da + dy . down_bias.
 struct GatedGradient {
   const void *da, *dy;
   const float* weights;
   float* dweights;
 };
-void GatedBackward(const ExpertRows& x, const Gate& gate, const GatedGradient& g, CUstream_st* stream);
+void GatedBackward(const ExpertRows& x, const Gate& gate, const GatedGradient& g,
+                   CUstream_st* stream);
 
 // out[token] = sum over slots in order of weight * (home[row] + bias[expert]) in float32; without
 // weights and bias the rows are added alone.
@@ -86,14 +89,15 @@ struct RowWeights {
   const float* weights;
   const int64_t* routes;
 };
-// out[expert] += the sum of each unit's rows [rows, width] times their weights, from zero, units in order.
-void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights, int64_t width, float* out,
-             CUstream_st* stream);
+// out[expert] += the sum of each unit's rows [rows, width] times their weights, from zero, units in
+// order.
+void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights,
+             int64_t width, float* out, CUstream_st* stream);
 
-// dw[expert] += dy^T x of each unit's rows (dy [rows, outputs], x [rows, inputs], bfloat16): from zero in
-// float32 on tensor cores, units in order. Widths must be multiples of 8.
+// dw[expert] += dy^T x of each unit's rows (dy [rows, outputs], x [rows, inputs], bfloat16): from
+// zero in float32 on tensor cores, units in order. Widths must be multiples of 8.
 bool CanSumUnits(const void* dy, int64_t outputs, const void* x, int64_t inputs, const float* dw);
-void SumUnits(const UnitCuts& cuts, const void* dy, int64_t outputs, const void* x, int64_t inputs, float* dw,
-              CUstream_st* stream);
+void SumUnits(const UnitCuts& cuts, const void* dy, int64_t outputs, const void* x, int64_t inputs,
+              float* dw, CUstream_st* stream);
 
 }  // namespace weir::cuda

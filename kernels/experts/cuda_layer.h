@@ -19,8 +19,8 @@ struct CudaExpertsShape {
   int64_t ChunkTokens() const { return std::min(s.n, chunk_leaves * s.LeafTokens()); }
 };
 
-// Experts and ExpertsGradient on one GPU: routes are sorted on the device, each expert's products are
-// cuBLASLt's. One small download of route counts per launch (and so one wait) sizes them.
+// Experts and ExpertsGradient on one GPU: routes are sorted on the device, each expert's products
+// are cuBLASLt's. One small download of route counts per launch (and so one wait) sizes them.
 class CudaExperts {
  public:
   enum class Pass : uint8_t { kForward, kBackward };
@@ -60,10 +60,13 @@ class CudaExperts {
   void ClearFreshGradients();
   void SumWeightGradients(const Chunk& chunk);
   // dW [E, outputs, inputs] += dy^T x of every unit of the chunk.
-  void AddUnits(const Chunk& chunk, const std::byte* dy, int64_t outputs, const std::byte* x, int64_t inputs, float* dw);
+  void AddUnits(const Chunk& chunk, const std::byte* dy, int64_t outputs, const std::byte* x,
+                int64_t inputs, float* dw);
   cuda::UnitCuts CutsOf(const Chunk& chunk) const;
   void Fold(const Chunk& chunk, const float* weights, const float* bias, const Tensor& out);
-  const float* Floats(size_t input) const { return c_.has(input) ? c_.inputs[input].data<float>() : nullptr; }
+  const float* Floats(size_t input) const {
+    return c_.has(input) ? c_.inputs[input].data<float>() : nullptr;
+  }
   float* Gradient(size_t output) const;
   int64_t At(int64_t elements) const { return BytesOf(dtype_, elements); }
 

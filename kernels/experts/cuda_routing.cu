@@ -32,8 +32,8 @@ __global__ void CountRoutesKernel(const int64_t* ids, LeafOrder order, int64_t k
   }
 }
 
-// A warp walks its tile in order. kPlace = false: tiles[tile, e] = routes of expert e. kPlace = true:
-// tiles holds what lies before the tile, and routes go to their rows.
+// A warp walks its tile in order. kPlace = false: tiles[tile, e] = routes of expert e. kPlace =
+// true: tiles holds what lies before the tile, and routes go to their rows.
 template <bool kPlace>
 __global__ void WalkTileKernel(const int64_t* ids, RouteChunk chunk, RouteTable table) {
   extern __shared__ int32_t seen[];  // [experts]
@@ -65,7 +65,8 @@ __global__ void WalkTileKernel(const int64_t* ids, RouteChunk chunk, RouteTable 
   }
 }
 
-// One block: tiles[tile, e] becomes the sum over earlier tiles, first[e] the sum over earlier experts.
+// One block: tiles[tile, e] becomes the sum over earlier tiles, first[e] the sum over earlier
+// experts.
 __global__ void ScanTilesKernel(RouteTable table, int64_t tiles, int64_t experts) {
   for (int64_t e = threadIdx.x; e < experts; e += blockDim.x) {
     int32_t sum = 0;
@@ -87,14 +88,16 @@ __global__ void ScanTilesKernel(RouteTable table, int64_t tiles, int64_t experts
 
 int64_t RouteTiles(int64_t routes) { return (routes + kTileRoutes - 1) / kTileRoutes; }
 
-void CountRoutes(const int64_t* ids, const LeafOrder& order, int64_t k, int64_t experts, int64_t* counts, int64_t* bad,
-                 CUstream_st* stream) {
+void CountRoutes(const int64_t* ids, const LeafOrder& order, int64_t k, int64_t experts,
+                 int64_t* counts, int64_t* bad, CUstream_st* stream) {
   if (order.tokens * k == 0) return;
   CountRoutesKernel<<<BlocksFor(order.tokens * k), kThreads, 0, stream>>>(
-      ids, order, k, experts, reinterpret_cast<unsigned long long*>(counts), reinterpret_cast<long long*>(bad));
+      ids, order, k, experts, reinterpret_cast<unsigned long long*>(counts),
+      reinterpret_cast<long long*>(bad));
 }
 
-void SortRoutes(const int64_t* ids, const RouteChunk& chunk, const RouteTable& table, CUstream_st* stream) {
+void SortRoutes(const int64_t* ids, const RouteChunk& chunk, const RouteTable& table,
+                CUstream_st* stream) {
   const int64_t tiles = RouteTiles(chunk.routes());
   const auto blocks = static_cast<unsigned>(tiles);
   const auto shared = static_cast<unsigned>(chunk.experts) * sizeof(int32_t);

@@ -74,7 +74,8 @@ __global__ void GatedForwardKernel(ExpertRows x, Gate gate) {
 
 // A block per row.
 template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads) GatedBackwardKernel(ExpertRows x, Gate gate, GatedGradient grad) {
+__global__ void __launch_bounds__(kThreads)
+    GatedBackwardKernel(ExpertRows x, Gate gate, GatedGradient grad) {
   using Values = Pack<T, kSize>;
   for (int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
     const int64_t route = x.routes[row], expert = x.ids[route];
@@ -82,7 +83,8 @@ __global__ void __launch_bounds__(kThreads) GatedBackwardKernel(ExpertRows x, Ga
     T* gate_up = static_cast<T*>(x.gate_up) + row * 2 * x.i;
     T* a = static_cast<T*>(x.a) + row * x.i;
     const T* da = static_cast<const T*>(grad.da) + row * x.i;
-    const float* gate_up_bias = x.gate_up_bias == nullptr ? nullptr : x.gate_up_bias + expert * 2 * x.i;
+    const float* gate_up_bias =
+        x.gate_up_bias == nullptr ? nullptr : x.gate_up_bias + expert * 2 * x.i;
     float sum = 0;
     for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < x.i; j += kThreads * kSize) {
       auto g = *reinterpret_cast<const Values*>(gate_up + j);
@@ -106,7 +108,8 @@ __global__ void __launch_bounds__(kThreads) GatedBackwardKernel(ExpertRows x, Ga
     }
     if (x.down_bias != nullptr) {
       const T* dy = static_cast<const T*>(grad.dy) + row * x.h;
-      for (int64_t j = threadIdx.x; j < x.h; j += kThreads) sum = fmaf(ToFloat(dy[j]), x.down_bias[expert * x.h + j], sum);
+      for (int64_t j = threadIdx.x; j < x.h; j += kThreads)
+        sum = fmaf(ToFloat(dy[j]), x.down_bias[expert * x.h + j], sum);
     }
     sum = Reduce<kThreads>(sum, SumStep());
     if (threadIdx.x == 0) grad.dweights[route] = sum;
@@ -115,7 +118,8 @@ __global__ void __launch_bounds__(kThreads) GatedBackwardKernel(ExpertRows x, Ga
 
 // A warp per row; U is what one thread moves at a time.
 template <class U>
-__global__ void GatherRowsKernel(const U* from, const int64_t* routes, int64_t rows, int64_t k, int64_t width, U* out) {
+__global__ void GatherRowsKernel(const U* from, const int64_t* routes, int64_t rows, int64_t k,
+                                 int64_t width, U* out) {
   const int64_t warps = IndexStride() / kWarp;
   for (int64_t row = FirstIndex() / kWarp; row < rows; row += warps) {
     const U* source = from + routes[row] / k * width;
@@ -128,14 +132,16 @@ template <class T, int kSize>
 __global__ void FoldSlotsKernel(FoldRows f, RouteChunk chunk) {
   for (int64_t t = blockIdx.x; t < chunk.tokens; t += gridDim.x) {
     if (chunk.k == 0) return;
-    for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < f.h; j += static_cast<int64_t>(blockDim.x) * kSize) {
+    for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < f.h;
+         j += static_cast<int64_t>(blockDim.x) * kSize) {
       float sum[kSize] = {};
       int64_t token = 0;
       for (int64_t slot = 0; slot < chunk.k; ++slot) {
         const int64_t row = f.row_at[t * chunk.k + slot], route = f.routes[row];
         token = route / chunk.k;
         const float weight = f.weights == nullptr ? 1.0f : f.weights[route];
-        const auto home = *reinterpret_cast<const Pack<T, kSize>*>(static_cast<const T*>(f.home) + row * f.h + j);
+        const auto home =
+            *reinterpret_cast<const Pack<T, kSize>*>(static_cast<const T*>(f.home) + row * f.h + j);
 #pragma unroll
         for (int p = 0; p < kSize; ++p) {
           const float bias = f.bias == nullptr ? 0.0f : f.bias[f.ids[route] * f.h + j + p];
@@ -152,7 +158,8 @@ __global__ void FoldSlotsKernel(FoldRows f, RouteChunk chunk) {
 
 // A thread per expert and column.
 template <class T>
-__global__ void SumBiasKernel(UnitCuts cuts, const T* rows, RowWeights w, int64_t width, float* out) {
+__global__ void SumBiasKernel(UnitCuts cuts, const T* rows, RowWeights w, int64_t width,
+                              float* out) {
   for (int64_t at = FirstIndex(); at < cuts.experts * width; at += IndexStride()) {
     const int64_t expert = at / width, j = at % width;
     float total = out[at];
@@ -174,17 +181,20 @@ __global__ void SumBiasKernel(UnitCuts cuts, const T* rows, RowWeights w, int64_
 }
 
 template <class T>
-constexpr int PackOf() { return 16 / static_cast<int>(sizeof(T)); }
+constexpr int PackOf() {
+  return 16 / static_cast<int>(sizeof(T));
+}
 
 }  // namespace
 
-void GatherRows(const void* from, const int64_t* routes, int64_t rows, int64_t k, int64_t bytes, void* out,
-                CUstream_st* stream) {
+void GatherRows(const void* from, const int64_t* routes, int64_t rows, int64_t k, int64_t bytes,
+                void* out, CUstream_st* stream) {
   if (rows * bytes == 0) return;
   const auto launch = [&](auto unit) {
     using U = decltype(unit);
     GatherRowsKernel<U><<<BlocksFor(rows * kWarp), kThreads, 0, stream>>>(
-        static_cast<const U*>(from), routes, rows, k, bytes / static_cast<int64_t>(sizeof(U)), static_cast<U*>(out));
+        static_cast<const U*>(from), routes, rows, k, bytes / static_cast<int64_t>(sizeof(U)),
+        static_cast<U*>(out));
   };
   if (bytes % 16 == 0 && IsAligned(from) && IsAligned(out)) return launch(uint4{});
   launch(uint16_t{});
@@ -196,18 +206,22 @@ void GatedForward(const ExpertRows& x, const Gate& gate, CUstream_st* stream) {
     using T = decltype(type);
     constexpr int kPack = PackOf<T>();
     const bool packed = x.i % kPack == 0 && IsAligned(x.gate_up) && IsAligned(x.a);
-    if (packed) return GatedForwardKernel<T, kPack><<<BlocksFor(x.rows * x.i / kPack), kThreads, 0, stream>>>(x, gate);
+    if (packed)
+      return GatedForwardKernel<T, kPack>
+          <<<BlocksFor(x.rows * x.i / kPack), kThreads, 0, stream>>>(x, gate);
     GatedForwardKernel<T, 1><<<BlocksFor(x.rows * x.i), kThreads, 0, stream>>>(x, gate);
   });
 }
 
-void GatedBackward(const ExpertRows& x, const Gate& gate, const GatedGradient& g, CUstream_st* stream) {
+void GatedBackward(const ExpertRows& x, const Gate& gate, const GatedGradient& g,
+                   CUstream_st* stream) {
   if (x.rows == 0) return;
   WithFloatType(x.dtype, [&](auto type) {
     using T = decltype(type);
     constexpr int kPack = PackOf<T>();
     const unsigned blocks = BlocksFor(x.rows, 1);
-    const bool packed = x.i % kPack == 0 && IsAligned(x.gate_up) && IsAligned(x.a) && IsAligned(g.da);
+    const bool packed =
+        x.i % kPack == 0 && IsAligned(x.gate_up) && IsAligned(x.a) && IsAligned(g.da);
     if (packed) return GatedBackwardKernel<T, kPack><<<blocks, kThreads, 0, stream>>>(x, gate, g);
     GatedBackwardKernel<T, 1><<<blocks, kThreads, 0, stream>>>(x, gate, g);
   });
@@ -225,13 +239,13 @@ void FoldSlots(const FoldRows& f, const RouteChunk& chunk, CUstream_st* stream) 
   });
 }
 
-void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights, int64_t width, float* out,
-             CUstream_st* stream) {
+void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights,
+             int64_t width, float* out, CUstream_st* stream) {
   if (cuts.experts * width == 0) return;
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
-    SumBiasKernel<T><<<BlocksFor(cuts.experts * width), kThreads, 0, stream>>>(cuts, static_cast<const T*>(rows), weights,
-                                                                              width, out);
+    SumBiasKernel<T><<<BlocksFor(cuts.experts * width), kThreads, 0, stream>>>(
+        cuts, static_cast<const T*>(rows), weights, width, out);
   });
 }
 

@@ -1,4 +1,5 @@
-// Weight gradients of experts in bfloat16: one read and one write of the accumulator, whatever the units.
+// Weight gradients of experts in bfloat16: one read and one write of the accumulator, whatever the
+// units.
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
 #include "kernels/device/tensor_core.cuh"
@@ -7,9 +8,9 @@
 namespace weir::cuda {
 namespace {
 
-constexpr int kM = 128, kN = 128, kK = 32, kStages = 4;    // a block's tile of dW, rows at a time
-constexpr int kWarpM = 64, kWarpN = 32;                    // 2 x 4 warps
-constexpr int kMs = kWarpM / 16, kNs = kWarpN / 8;         // products of a warp
+constexpr int kM = 128, kN = 128, kK = 32, kStages = 4;  // a block's tile of dW, rows at a time
+constexpr int kWarpM = 64, kWarpN = 32;                  // 2 x 4 warps
+constexpr int kMs = kWarpM / 16, kNs = kWarpN / 8;       // products of a warp
 constexpr int kStageElements = kK * (kM + kN);
 
 // The rows of one expert, kK or fewer of one unit at a time.
@@ -35,22 +36,26 @@ struct UnitWalk {
 };
 
 // [kK, kM or kN] of an operand [rows, width] into shared memory, zero outside.
-__device__ void CopyTile(const BFloat16* from, int64_t width, int64_t row, int rows, int64_t column, BFloat16* to) {
+__device__ void CopyTile(const BFloat16* from, int64_t width, int64_t row, int rows, int64_t column,
+                         BFloat16* to) {
   constexpr int kChunks = kM / 8;
 #pragma unroll
   for (int e = 0; e < kK * kChunks / kThreads; ++e) {
-    const int at = static_cast<int>(threadIdx.x) + e * kThreads, r = at / kChunks, chunk = at % kChunks;
+    const int at = static_cast<int>(threadIdx.x) + e * kThreads, r = at / kChunks,
+              chunk = at % kChunks;
     const int64_t c = column + chunk * 8;
     const bool inside = r < rows && c < width;
     CopyAsync(to + Swizzled<kM>(r, chunk), from + (inside ? (row + r) * width + c : 0), inside);
   }
 }
 
-__global__ void __launch_bounds__(kThreads, 1) UnitSumKernel(UnitCuts cuts, const BFloat16* dy, int64_t outputs,
-                                                             const BFloat16* x, int64_t inputs, float* dw) {
+__global__ void __launch_bounds__(kThreads, 1)
+    UnitSumKernel(UnitCuts cuts, const BFloat16* dy, int64_t outputs, const BFloat16* x,
+                  int64_t inputs, float* dw) {
   static_assert(kM == kN, "one CopyTile serves both operands");
   extern __shared__ __align__(128) BFloat16 shared[];
-  const int64_t expert = blockIdx.z, m = static_cast<int64_t>(blockIdx.x) * kM, n = static_cast<int64_t>(blockIdx.y) * kN;
+  const int64_t expert = blockIdx.z, m = static_cast<int64_t>(blockIdx.x) * kM,
+                n = static_cast<int64_t>(blockIdx.y) * kN;
   if (cuts.first[expert] == cuts.first[expert + 1]) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warp_m = warp / 4 * kWarpM, warp_n = warp % 4 * kWarpN;
@@ -63,9 +68,11 @@ __global__ void __launch_bounds__(kThreads, 1) UnitSumKernel(UnitCuts cuts, cons
       for (int j = 0; j < kNs; ++j) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const int64_t row = m + warp_m + i * 16 + half * 8 + lane / 4, column = n + warp_n + j * 8 + lane % 4 * 2;
+          const int64_t row = m + warp_m + i * 16 + half * 8 + lane / 4,
+                        column = n + warp_n + j * 8 + lane % 4 * 2;
           float2* at = reinterpret_cast<float2*>(dw + (expert * outputs + row) * inputs + column);
-          body(row < outputs && column < inputs, at, total[i][j][half * 2], total[i][j][half * 2 + 1]);
+          body(row < outputs && column < inputs, at, total[i][j][half * 2],
+               total[i][j][half * 2 + 1]);
         }
       }
     }
@@ -111,11 +118,13 @@ __global__ void __launch_bounds__(kThreads, 1) UnitSumKernel(UnitCuts cuts, cons
       const int b_row = k + lane % 8 + lane / 8 % 2 * 8, b_chunk = lane / 16;
 #pragma unroll
       for (int i = 0; i < kMs; ++i) {
-        LoadTransposed(a_tile + Swizzled<kM>(a_row, (warp_m + i * 16) / 8 + a_chunk), a[i][0], a[i][1], a[i][2], a[i][3]);
+        LoadTransposed(a_tile + Swizzled<kM>(a_row, (warp_m + i * 16) / 8 + a_chunk), a[i][0],
+                       a[i][1], a[i][2], a[i][3]);
       }
 #pragma unroll
       for (int j = 0; j < kNs; j += 2) {
-        LoadTransposed(b_tile + Swizzled<kN>(b_row, (warp_n + j * 8) / 8 + b_chunk), b[j][0], b[j][1], b[j + 1][0], b[j + 1][1]);
+        LoadTransposed(b_tile + Swizzled<kN>(b_row, (warp_n + j * 8) / 8 + b_chunk), b[j][0],
+                       b[j][1], b[j + 1][0], b[j + 1][1]);
       }
 #pragma unroll
       for (int i = 0; i < kMs; ++i) {
@@ -147,13 +156,15 @@ bool CanSumUnits(const void* dy, int64_t outputs, const void* x, int64_t inputs,
   return outputs % 8 == 0 && inputs % 8 == 0 && IsAligned(dy) && IsAligned(x) && IsAligned(dw, 8);
 }
 
-void SumUnits(const UnitCuts& cuts, const void* dy, int64_t outputs, const void* x, int64_t inputs, float* dw,
-              CUstream_st* stream) {
+void SumUnits(const UnitCuts& cuts, const void* dy, int64_t outputs, const void* x, int64_t inputs,
+              float* dw, CUstream_st* stream) {
   if (cuts.experts * outputs * inputs == 0) return;
   constexpr int kBytes = kStages * kStageElements * static_cast<int>(sizeof(BFloat16));
-  static const cudaError_t ready = cudaFuncSetAttribute(UnitSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static const cudaError_t ready =
+      cudaFuncSetAttribute(UnitSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (ready != cudaSuccess) return;  // the launch error stays for Device::CheckLaunch
-  const dim3 grid(static_cast<unsigned>((outputs + kM - 1) / kM), static_cast<unsigned>((inputs + kN - 1) / kN),
+  const dim3 grid(static_cast<unsigned>((outputs + kM - 1) / kM),
+                  static_cast<unsigned>((inputs + kN - 1) / kN),
                   static_cast<unsigned>(cuts.experts));
   UnitSumKernel<<<grid, kThreads, kBytes, stream>>>(cuts, static_cast<const BFloat16*>(dy), outputs,
                                                     static_cast<const BFloat16*>(x), inputs, dw);

@@ -17,10 +17,17 @@ void LaunchGemm(KernelContext& c) {
   const bool ta = c.attributes().Int("transA", 0) != 0, tb = c.attributes().Int("transB", 0) != 0;
   const int64_t m = y.dims[0], n = y.dims[1];
   cuda::Gemm(CudaQueue(c),
-             {.m = m, .n = n, .k = a.dims[ta ? 0 : 1], .a = {a.bytes, a.dtype, a.dims[1], ta},
-              .b = {b.bytes, b.dtype, b.dims[1], tb}, .c = y.bytes, .c_dtype = y.dtype, .c_stride = n},
+             {.m = m,
+              .n = n,
+              .k = a.dims[ta ? 0 : 1],
+              .a = {a.bytes, a.dtype, a.dims[1], ta},
+              .b = {b.bytes, b.dtype, b.dims[1], tb},
+              .c = y.bytes,
+              .c_dtype = y.dtype,
+              .c_stride = n},
              c.workspace.data());
-  cuda::GemmScale scale{m, n, FloatAttribute(c, "alpha"), FloatAttribute(c, "beta"), nullptr, y.dtype, 0, 0};
+  cuda::GemmScale scale{
+      m, n, FloatAttribute(c, "alpha"), FloatAttribute(c, "beta"), nullptr, y.dtype, 0, 0};
   if (scale.alpha == 1 && !c.has(2)) return;
   if (c.has(2)) {
     scale.c = c.inputs[2].bytes;
@@ -33,8 +40,9 @@ void LaunchGemm(KernelContext& c) {
 void LaunchGemmBiasGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[1], &dc = c.outputs[0];
   const auto [row, column] = GemmBiasStrides(c.inputs[0].dims);
-  cuda::GemmBiasGradient({dy.dims[0], dy.dims[1], 1, FloatAttribute(c, "beta"), nullptr, dc.dtype, row, column}, dy.bytes,
-                         dy.dtype, dc.bytes, dc.dtype, dc.elements(), CudaQueue(c).stream);
+  cuda::GemmBiasGradient(
+      {dy.dims[0], dy.dims[1], 1, FloatAttribute(c, "beta"), nullptr, dc.dtype, row, column},
+      dy.bytes, dy.dtype, dc.bytes, dc.dtype, dc.elements(), CudaQueue(c).stream);
 }
 
 }  // namespace

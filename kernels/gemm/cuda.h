@@ -44,9 +44,9 @@ inline constexpr int64_t kSumGroup = 8192;
 // Bytes of library workspace that a Gemm over operands of this type wants.
 int64_t GemmWorkspaceBytes(DType dtype);
 
-// bfloat16 operands: cuBLASLt with float32 accumulation, no split of k; the algorithm is chosen once
-// per shape. Others: Simt's definition. Either way a row of C has the same bits whatever the other
-// rows. Returns when enqueued.
+// bfloat16 operands: cuBLASLt with float32 accumulation, no split of k; the algorithm is chosen
+// once per shape. Others: Simt's definition. Either way a row of C has the same bits whatever the
+// other rows. Returns when enqueued.
 void Gemm(CudaStream& queue, const GemmCall& call, void* workspace);
 
 // float32 arithmetic with the CPU's definition (kernels/gemm/sgemm.h): chains of 256 fused
@@ -59,7 +59,8 @@ void AddBias(const GemmCall& y, CUstream_st* stream);
 // to[k] = from[k], rounded to nearest even.
 void RoundToBFloat16(const float* from, void* to, int64_t count, CUstream_st* stream);
 
-// y = alpha * y + beta * c; c broadcasts by its strides (0 = repeated). c is float32 or of y's type.
+// y = alpha * y + beta * c; c broadcasts by its strides (0 = repeated). c is float32 or of y's
+// type.
 struct GemmScale {
   int64_t rows, columns;
   float alpha, beta;
@@ -69,9 +70,10 @@ struct GemmScale {
 };
 void ScaleGemm(void* y, DType dtype, const GemmScale& scale, CUstream_st* stream);
 
-// out[at] = beta * sum in float64 of the elements of dy [rows,columns] that element `at` stands for.
-void GemmBiasGradient(const GemmScale& scale, const void* dy, DType dtype, void* out, DType out_dtype,
-                      int64_t count, CUstream_st* stream);
+// out[at] = beta * sum in float64 of the elements of dy [rows,columns] that element `at` stands
+// for.
+void GemmBiasGradient(const GemmScale& scale, const void* dy, DType dtype, void* out,
+                      DType out_dtype, int64_t count, CUstream_st* stream);
 
 }  // namespace cuda
 }  // namespace weir

@@ -16,7 +16,8 @@ void LaunchGemmBiasGradient(KernelContext& c) {
 }
 
 std::string Refuse(const Node& node) {
-  return RefuseType(node, 1, TypeOf(node, 1) == DType::kFloat32 && node.out(0)->dtype == DType::kFloat32);
+  return RefuseType(node, 1,
+                    TypeOf(node, 1) == DType::kFloat32 && node.out(0)->dtype == DType::kFloat32);
 }
 
 }  // namespace

@@ -5,10 +5,10 @@
 namespace weir::cuda {
 namespace {
 
-constexpr int kM = 128, kN = 64, kK = 16;   // tile of a block of 256 threads
-constexpr int kRows = 8, kColumns = 4;      // of a thread
-constexpr int kChain = 256;                 // kSgemmBlockK
-constexpr int kPadding = 4;                 // keeps columns of a tile in different banks
+constexpr int kM = 128, kN = 64, kK = 16;  // tile of a block of 256 threads
+constexpr int kRows = 8, kColumns = 4;     // of a thread
+constexpr int kChain = 256;                // kSgemmBlockK
+constexpr int kPadding = 4;                // keeps columns of a tile in different banks
 
 struct Operand {
   const void* data;
@@ -17,7 +17,8 @@ struct Operand {
 };
 
 __device__ float Load(const Operand& x, int64_t at) {
-  return x.bf16 ? ToFloat(static_cast<const BFloat16*>(x.data)[at]) : static_cast<const float*>(x.data)[at];
+  return x.bf16 ? ToFloat(static_cast<const BFloat16*>(x.data)[at])
+                : static_cast<const float*>(x.data)[at];
 }
 
 // Reads a [kOuter, kK] tile, neighbours along the contiguous axis, zero outside.
@@ -34,7 +35,8 @@ struct TileReader {
     const int at = static_cast<int>(threadIdx.x) + e * kThreads;
     return x.k == 1 ? at % kK : at / kOuter;
   }
-  __device__ void Read(const Operand& x, int64_t outer, int64_t outer_end, int64_t inner, int64_t inner_end) {
+  __device__ void Read(const Operand& x, int64_t outer, int64_t outer_end, int64_t inner,
+                       int64_t inner_end) {
 #pragma unroll
     for (int e = 0; e < kEach; ++e) {
       const int64_t o = outer + Outer(x, e), i = inner + Inner(x, e);
@@ -57,12 +59,18 @@ struct Target {
 
 __global__ void __launch_bounds__(kThreads) SimtGemmKernel(Operand a, Operand b, Target t) {
   __shared__ float a_tile[kK][kM + kPadding], b_tile[kK][kN + kPadding];
-  const int row = static_cast<int>(threadIdx.x) / 16 * kRows, column = static_cast<int>(threadIdx.x) % 16 * kColumns;
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kM, first_column = static_cast<int64_t>(blockIdx.y) * kN;
+  const int row = static_cast<int>(threadIdx.x) / 16 * kRows,
+            column = static_cast<int>(threadIdx.x) % 16 * kColumns;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kM,
+                first_column = static_cast<int64_t>(blockIdx.y) * kN;
   float total[kRows][kColumns] = {}, chain[kRows][kColumns] = {};
   float* c = static_cast<float*>(t.c);
-  const auto at = [&](int i, int j) { return (first_row + row + i) * t.stride + first_column + column + j; };
-  const auto inside = [&](int i, int j) { return first_row + row + i < t.m && first_column + column + j < t.n; };
+  const auto at = [&](int i, int j) {
+    return (first_row + row + i) * t.stride + first_column + column + j;
+  };
+  const auto inside = [&](int i, int j) {
+    return first_row + row + i < t.m && first_column + column + j < t.n;
+  };
   if (t.sum == GemmSum::kContinue) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -123,16 +131,21 @@ __global__ void __launch_bounds__(kThreads) SimtGemmKernel(Operand a, Operand b,
   }
 }
 
-unsigned Tiles(int64_t size, int64_t tile) { return static_cast<unsigned>((size + tile - 1) / tile); }
+unsigned Tiles(int64_t size, int64_t tile) {
+  return static_cast<unsigned>((size + tile - 1) / tile);
+}
 
 }  // namespace
 
 void SimtGemm(const GemmCall& call, CUstream_st* stream) {
   if (call.m == 0 || call.n == 0) return;
   const auto operand = [](const Matrix& x, bool inner_contiguous) {
-    return Operand{x.data, x.dtype == DType::kBFloat16, inner_contiguous ? x.stride : 1, inner_contiguous ? 1 : x.stride};
+    return Operand{x.data, x.dtype == DType::kBFloat16, inner_contiguous ? x.stride : 1,
+                   inner_contiguous ? 1 : x.stride};
   };
-  const Target target{call.m, call.n, call.k, call.c_stride, call.c, call.c_dtype == DType::kBFloat16, call.sum, call.bias};
+  const Target target{call.m,        call.n,   call.k,
+                      call.c_stride, call.c,   call.c_dtype == DType::kBFloat16,
+                      call.sum,      call.bias};
   SimtGemmKernel<<<dim3(Tiles(call.m, kM), Tiles(call.n, kN)), kThreads, 0, stream>>>(
       operand(call.a, !call.a.transposed), operand(call.b, call.b.transposed), target);
 }

@@ -17,7 +17,8 @@ void LaunchBiasGradient(KernelContext& c) {
   const Tensor &dy = c.inputs[0], &db = c.outputs[0];
   const int64_t m = db.elements();
   cuda::BiasGradient(dy.dtype, dy.bytes, m == 0 ? 0 : dy.elements() / m, m, c.has(1),
-                     reinterpret_cast<float*>(c.workspace.data()), db.data<float>(), CudaQueue(c).stream);
+                     reinterpret_cast<float*>(c.workspace.data()), db.data<float>(),
+                     CudaQueue(c).stream);
 }
 
 }  // namespace

@@ -19,10 +19,12 @@ struct BiasTerm {
 
 }  // namespace
 
-int64_t BiasGradientPartial(int64_t rows, int64_t columns) { return ColumnSumsFloats(rows, columns); }
+int64_t BiasGradientPartial(int64_t rows, int64_t columns) {
+  return ColumnSumsFloats(rows, columns);
+}
 
-void BiasGradient(DType dtype, const void* dy, int64_t rows, int64_t columns, bool add, float* partial,
-                  float* db, CUstream_st* stream) {
+void BiasGradient(DType dtype, const void* dy, int64_t rows, int64_t columns, bool add,
+                  float* partial, float* db, CUstream_st* stream) {
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
     SumColumns(BiasTerm<T>{static_cast<const T*>(dy), columns}, rows, columns,

@@ -7,16 +7,18 @@ namespace {
 
 using Pass = CudaExperts::Pass;
 
-CudaExpertsShape ShapeOf(const Attributes& attributes, const Dims& x, const Dims& ids, const Dims& down) {
-  return CudaExpertsShape(ExpertsShape(attributes, x, ids, down), DispatchShape(attributes, x, ids, down).sizes.leaves);
+CudaExpertsShape ShapeOf(const Attributes& attributes, const Dims& x, const Dims& ids,
+                         const Dims& down) {
+  return CudaExpertsShape(ExpertsShape(attributes, x, ids, down),
+                          DispatchShape(attributes, x, ids, down).sizes.leaves);
 }
 CudaExpertsShape ShapeOf(const KernelContext& c) {
   return ShapeOf(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims);
 }
 
 int64_t Workspace(const Node& node, Pass pass) {
-  const CudaExpertsShape shape =
-      ShapeOf(node.attributes, ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), ToDims(node.in(4)->shape));
+  const CudaExpertsShape shape = ShapeOf(node.attributes, ToDims(node.in(0)->shape),
+                                         ToDims(node.in(1)->shape), ToDims(node.in(4)->shape));
   return CudaExperts::WorkspaceBytes(shape, node.in(0)->dtype, pass);
 }
 
@@ -27,7 +29,8 @@ std::string Unsupported(const Node& node) {
 
 void LaunchForward(KernelContext& c) {
   CudaExperts experts(c, ShapeOf(c), Pass::kForward);
-  CheckCuda(cudaMemcpyAsync(c.outputs[1].bytes, experts.counts(), static_cast<size_t>(c.outputs[1].size_bytes()),
+  CheckCuda(cudaMemcpyAsync(c.outputs[1].bytes, experts.counts(),
+                            static_cast<size_t>(c.outputs[1].size_bytes()),
                             cudaMemcpyDeviceToDevice, CudaQueue(c).stream),
             "PipelinedLlep");
   experts.Forward();
@@ -36,9 +39,10 @@ void LaunchForward(KernelContext& c) {
 }  // namespace
 
 const Kernel& PipelinedLlepCudaKernel() {
-  static const Kernel kernel{.launch = LaunchForward,
-                             .workspace_bytes = [](const Node& node) { return Workspace(node, Pass::kForward); },
-                             .unsupported = Unsupported};
+  static const Kernel kernel{
+      .launch = LaunchForward,
+      .workspace_bytes = [](const Node& node) { return Workspace(node, Pass::kForward); },
+      .unsupported = Unsupported};
   return kernel;
 }
 

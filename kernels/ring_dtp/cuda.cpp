@@ -1,9 +1,10 @@
+#include "kernels/cross_entropy/cuda.h"
+
 #include <algorithm>
 
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/token_blocks.h"
 #include "kernels/common/workspace_layout.h"
-#include "kernels/cross_entropy/cuda.h"
 #include "kernels/cross_entropy/cuda_labels.h"
 #include "kernels/cross_entropy/log_sum.h"
 #include "kernels/gemm/cuda.h"
@@ -12,8 +13,8 @@
 namespace weir {
 namespace {
 
-// Elements between rows of a strip: a multiple of 16 bytes, so that one strip and many are the same to
-// the library.
+// Elements between rows of a strip: a multiple of 16 bytes, so that one strip and many are the same
+// to the library.
 int64_t StrideOf(const HeadSizes& s) { return DivCeil(s.strip, 8) * 8; }
 
 // Strips end at leaf edges (log-sum-exp) and at the groups that dX folds in bfloat16.
@@ -45,7 +46,8 @@ struct Buffers {
 int64_t RingDtpWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   const DType dtype = node.in(0)->dtype;
-  Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes), dtype, layout);
+  Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes),
+          dtype, layout);
   return layout.bytes();
 }
 
@@ -70,15 +72,17 @@ class Head {
         MakeLogits(first);
         cuda::AddLogits(Strip(first), b_.sums, queue_.stream);
       }
-      cuda::FinishLogSum(b_.sums, Labels(), rows_, ignore_index_, b_.lse, b_.terms + row_, queue_.stream);
+      cuda::FinishLogSum(b_.sums, Labels(), rows_, ignore_index_, b_.lse, b_.terms + row_,
+                         queue_.stream);
       if (!Output(1) && !Output(2)) continue;
       for (int64_t first = 0; first < s_.vocabulary; first += s_.strip) AddStripGradients(first);
       if (Output(1) && dtype_ == DType::kBFloat16) {
-        cuda::RoundToBFloat16(b_.dx, c_.outputs[1].bytes + BytesOf(dtype_, row_ * s_.channels), rows_ * s_.channels,
-                              queue_.stream);
+        cuda::RoundToBFloat16(b_.dx, c_.outputs[1].bytes + BytesOf(dtype_, row_ * s_.channels),
+                              rows_ * s_.channels, queue_.stream);
       }
     }
-    cuda::SumLoss(b_.terms, s_.tokens, c_.inputs[3].data<float>(), c_.outputs[0].data<double>(), queue_.stream);
+    cuda::SumLoss(b_.terms, s_.tokens, c_.inputs[3].data<float>(), c_.outputs[0].data<double>(),
+                  queue_.stream);
   }
 
  private:
@@ -86,24 +90,40 @@ class Head {
   const int64_t* Labels() const { return c_.inputs[2].data<int64_t>() + row_; }
   int64_t Width(int64_t first) const { return std::min(s_.strip, s_.vocabulary - first); }
   const std::byte* X() const { return c_.inputs[0].bytes + BytesOf(dtype_, row_ * s_.channels); }
-  const std::byte* Weight(int64_t column) const { return c_.inputs[1].bytes + BytesOf(dtype_, column * s_.channels); }
+  const std::byte* Weight(int64_t column) const {
+    return c_.inputs[1].bytes + BytesOf(dtype_, column * s_.channels);
+  }
   cuda::LogitStrip Strip(int64_t first) const {
-    return {.logits = b_.logits, .dtype = dtype_, .rows = rows_, .first = first, .width = Width(first),
-            .stride = stride_, .labels = Labels()};
+    return {.logits = b_.logits,
+            .dtype = dtype_,
+            .rows = rows_,
+            .first = first,
+            .width = Width(first),
+            .stride = stride_,
+            .labels = Labels()};
   }
 
   void MakeLogits(int64_t first) {
     cuda::Gemm(queue_,
-               {.m = rows_, .n = Width(first), .k = s_.channels, .a = {X(), dtype_, s_.channels},
-                .b = {Weight(first), dtype_, s_.channels, true}, .c = b_.logits, .c_dtype = dtype_, .c_stride = stride_},
+               {.m = rows_,
+                .n = Width(first),
+                .k = s_.channels,
+                .a = {X(), dtype_, s_.channels},
+                .b = {Weight(first), dtype_, s_.channels, true},
+                .c = b_.logits,
+                .c_dtype = dtype_,
+                .c_stride = stride_},
                b_.gemm);
   }
 
   void AddStripGradients(int64_t first) {
     if (!s_.whole()) MakeLogits(first);
     cuda::LogitsGradient(Strip(first),
-                         {.lse = b_.lse, .scale = c_.inputs[3].data<float>(), .dloss = nullptr,
-                          .ignore_index = ignore_index_, .out = b_.logits},
+                         {.lse = b_.lse,
+                          .scale = c_.inputs[3].data<float>(),
+                          .dloss = nullptr,
+                          .ignore_index = ignore_index_,
+                          .out = b_.logits},
                          queue_.stream);
     if (Output(1)) AddInputGradient(first);
     if (Output(2)) AddWeightGradient(first);
@@ -116,10 +136,15 @@ class Head {
     const int64_t width = Width(first), group = bf16 ? cuda::kSumGroup : width;
     for (int64_t at = 0; at < width; at += group) {
       cuda::Gemm(queue_,
-                 {.m = rows_, .n = s_.channels, .k = std::min(group, width - at),
+                 {.m = rows_,
+                  .n = s_.channels,
+                  .k = std::min(group, width - at),
                   .a = {b_.logits + BytesOf(dtype_, at), dtype_, stride_},
-                  .b = {Weight(first + at), dtype_, s_.channels}, .c = dx, .c_dtype = DType::kFloat32,
-                  .c_stride = s_.channels, .sum = first + at > 0 ? cuda::GemmSum::kContinue : cuda::GemmSum::kSet},
+                  .b = {Weight(first + at), dtype_, s_.channels},
+                  .c = dx,
+                  .c_dtype = DType::kFloat32,
+                  .c_stride = s_.channels,
+                  .sum = first + at > 0 ? cuda::GemmSum::kContinue : cuda::GemmSum::kSet},
                  b_.gemm);
     }
   }
@@ -127,9 +152,14 @@ class Head {
   void AddWeightGradient(int64_t first) {
     const bool add = c_.has(4) || row_ > 0;
     cuda::Gemm(queue_,
-               {.m = Width(first), .n = s_.channels, .k = rows_, .a = {b_.logits, dtype_, stride_, true},
-                .b = {X(), dtype_, s_.channels}, .c = c_.outputs[2].data<float>() + first * s_.channels,
-                .c_dtype = DType::kFloat32, .c_stride = s_.channels,
+               {.m = Width(first),
+                .n = s_.channels,
+                .k = rows_,
+                .a = {b_.logits, dtype_, stride_, true},
+                .b = {X(), dtype_, s_.channels},
+                .c = c_.outputs[2].data<float>() + first * s_.channels,
+                .c_dtype = DType::kFloat32,
+                .c_stride = s_.channels,
                 .sum = add ? cuda::GemmSum::kFold : cuda::GemmSum::kSet},
                b_.gemm);
   }
@@ -148,7 +178,8 @@ class Head {
 }  // namespace
 
 const Kernel& RingDtpCudaKernel() {
-  static const Kernel kernel{.launch = [](KernelContext& c) { Head(c).Run(); }, .workspace_bytes = RingDtpWorkspace};
+  static const Kernel kernel{.launch = [](KernelContext& c) { Head(c).Run(); },
+                             .workspace_bytes = RingDtpWorkspace};
   return kernel;
 }
 

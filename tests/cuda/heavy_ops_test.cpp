@@ -1,5 +1,5 @@
-// Matrix products, experts, the head and attention at sizes beyond their cases: against float64, and the bits that
-// must not depend on how the work is cut.
+// Matrix products, experts, the head and attention at sizes beyond their cases: against float64,
+// and the bits that must not depend on how the work is cut.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -18,13 +18,15 @@ class CudaHeavy : public testing::Test {
   }
 };
 
-std::vector<Array<float>> RunOpOnGpu(std::string_view op, const Inputs& inputs, int outputs = 1, const Attributes& attributes = {}) {
+std::vector<Array<float>> RunOpOnGpu(std::string_view op, const Inputs& inputs, int outputs = 1,
+                                     const Attributes& attributes = {}) {
   Graph graph;
   std::vector<std::pair<Value*, Array<float>>> feeds;
   std::vector<Value*> in, out;
   for (size_t i = 0; i < inputs.size(); ++i) {
     const bool absent = inputs[i].dtype == DType::kUndefined;
-    in.push_back(absent ? nullptr : graph.AddInput(StrCat("x", i), inputs[i].dtype, ToShape(inputs[i].dims)));
+    in.push_back(absent ? nullptr
+                        : graph.AddInput(StrCat("x", i), inputs[i].dtype, ToShape(inputs[i].dims)));
     if (!absent) feeds.push_back({in.back(), inputs[i]});
   }
   for (int i = 0; i < outputs; ++i) out.push_back(graph.AddValue(StrCat("y", i)));
@@ -67,7 +69,8 @@ void ExpectSame(const Array<float>& a, const Array<float>& b, const std::string&
 }
 
 // Error over rms: `terms` roundings of one element at most add up in the same sense.
-void ExpectClose(const std::vector<Array<float>>& got, const std::vector<Array<double>>& want, double share, const std::string& what) {
+void ExpectClose(const std::vector<Array<float>>& got, const std::vector<Array<double>>& want,
+                 double share, const std::string& what) {
   for (size_t o = 0; o < got.size(); ++o) {
     const double error = RelativeError(got[o], want[o]);
     EXPECT_LE(error, share) << what << " output " << o;
@@ -75,40 +78,51 @@ void ExpectClose(const std::vector<Array<float>>& got, const std::vector<Array<d
 }
 
 constexpr DType kTypes[] = {DType::kFloat32, DType::kBFloat16};
-double Share(DType dtype) { return dtype == DType::kFloat32 ? 1e-4 : 0.06; }  // several ulps at the largest element
+double Share(DType dtype) {
+  return dtype == DType::kFloat32 ? 1e-4 : 0.06;
+}  // several ulps at the largest element
 
 TEST_F(CudaHeavy, ARowOfALinearDependsOnNoOtherRow) {
   for (const DType dtype : kTypes) {
     const Array<float> x = Draw({1000, 200}, 1, dtype), weight = Draw({136, 200}, 2, dtype);
     const Array<float> all = RunOpOnGpu("Linear", {x, weight})[0];
     for (const int64_t rows : {1, 7, 64, 129, 513}) {
-      ExpectSame(RunOpOnGpu("Linear", {Head(x, rows), weight})[0], Head(all, rows), StrCat(DTypeName(dtype), " ", rows, " rows"));
+      ExpectSame(RunOpOnGpu("Linear", {Head(x, rows), weight})[0], Head(all, rows),
+                 StrCat(DTypeName(dtype), " ", rows, " rows"));
     }
   }
 }
 
 TEST_F(CudaHeavy, Float32ProductsHaveTheCpusBits) {
-  const Array<float> x = Draw({300, 1111}, 1, DType::kFloat32), weight = Draw({77, 1111}, 2, DType::kFloat32);
-  const Array<float> bias = Draw({77}, 3, DType::kFloat32), dy = Draw({300, 77}, 4, DType::kFloat32);
-  ExpectSame(RunOpOnGpu("Linear", {x, weight, bias})[0], RunOp("Linear", {x, weight, bias})[0], "Linear");
+  const Array<float> x = Draw({300, 1111}, 1, DType::kFloat32),
+                     weight = Draw({77, 1111}, 2, DType::kFloat32);
+  const Array<float> bias = Draw({77}, 3, DType::kFloat32),
+                     dy = Draw({300, 77}, 4, DType::kFloat32);
+  ExpectSame(RunOpOnGpu("Linear", {x, weight, bias})[0], RunOp("Linear", {x, weight, bias})[0],
+             "Linear");
   ExpectSame(RunOpOnGpu("MatMul", {dy, weight})[0], RunOp("MatMul", {dy, weight})[0], "MatMul");
-  ExpectSame(RunOpOnGpu("LinearWeightGradient", {x, dy})[0], RunOp("LinearWeightGradient", {x, dy})[0], "LinearWeightGradient");
+  ExpectSame(RunOpOnGpu("LinearWeightGradient", {x, dy})[0],
+             RunOp("LinearWeightGradient", {x, dy})[0], "LinearWeightGradient");
 }
 
 // A token block is summed from zero and then added: not a chain that starts at the accumulator.
 TEST_F(CudaHeavy, AnAccumulatorIsAddedToTheFinishedSum) {
   for (const DType dtype : kTypes) {
-    const Array<float> x = Draw({1500, 160}, 1, dtype), dy = Draw({1500, 96}, 2, dtype), acc = Draw({96, 160}, 3, DType::kFloat32, 100);
+    const Array<float> x = Draw({1500, 160}, 1, dtype), dy = Draw({1500, 96}, 2, dtype),
+                       acc = Draw({96, 160}, 3, DType::kFloat32, 100);
     Array<float> sum = RunOpOnGpu("LinearWeightGradient", {x, dy})[0];
     for (size_t k = 0; k < sum.f.size(); ++k) sum.f[k] = acc.f[k] + sum.f[k];
-    ExpectSame(RunOpOnGpu("LinearWeightGradient", {x, dy, acc})[0], sum, std::string(DTypeName(dtype)));
+    ExpectSame(RunOpOnGpu("LinearWeightGradient", {x, dy, acc})[0], sum,
+               std::string(DTypeName(dtype)));
   }
 }
 
 TEST_F(CudaHeavy, LongWeightGradientsMatchFloat64) {
   for (const DType dtype : kTypes) {
-    const Inputs in = {Draw({9000, 40}, 1, dtype), Draw({9000, 24}, 2, dtype), Draw({24, 40}, 3, DType::kFloat32)};
-    ExpectClose(RunOpOnGpu("LinearWeightGradient", in), RunReference("LinearWeightGradient", in), 1e-4, std::string(DTypeName(dtype)));
+    const Inputs in = {Draw({9000, 40}, 1, dtype), Draw({9000, 24}, 2, dtype),
+                       Draw({24, 40}, 3, DType::kFloat32)};
+    ExpectClose(RunOpOnGpu("LinearWeightGradient", in), RunReference("LinearWeightGradient", in),
+                1e-4, std::string(DTypeName(dtype)));
   }
 }
 
@@ -116,33 +130,42 @@ TEST_F(CudaHeavy, LongWeightGradientsMatchFloat64) {
 TEST_F(CudaHeavy, TheHeadHasItsTwinsBitsForAnyStrip) {
   for (const DType dtype : kTypes) {
     const int64_t n = 70, h = 48, v = 20008;
-    const Array<float> x = Draw({n, h}, 1, dtype), weight = Draw({v, h}, 2, dtype, 0.3f), acc = Draw({v, h}, 3, DType::kFloat32);
+    const Array<float> x = Draw({n, h}, 1, dtype), weight = Draw({v, h}, 2, dtype, 0.3f),
+                       acc = Draw({v, h}, 3, DType::kFloat32);
     Array<float> labels = Ids({n}, v, 4);
     labels.i[5] = -100;
     const Array<float> scale = Scalar(0.125f), one = Scalar(1);
     const Array<float> logits = RunOpOnGpu("Linear", {x, weight})[0];
     const auto loss = RunOpOnGpu("CrossEntropy", {logits, labels, scale}, 2);
-    const Array<float> dlogits = RunOpOnGpu("CrossEntropyGradient", {logits, labels, loss[1], scale, one})[0];
-    const std::vector<Array<float>> twin = {loss[0], RunOpOnGpu("MatMul", {dlogits, weight})[0],
-                                            RunOpOnGpu("LinearWeightGradient", {x, dlogits, acc})[0]};
+    const Array<float> dlogits =
+        RunOpOnGpu("CrossEntropyGradient", {logits, labels, loss[1], scale, one})[0];
+    const std::vector<Array<float>> twin = {
+        loss[0], RunOpOnGpu("MatMul", {dlogits, weight})[0],
+        RunOpOnGpu("LinearWeightGradient", {x, dlogits, acc})[0]};
     for (const int64_t strip : {1, 8192, 9000, 1 << 20}) {
-      const auto got = RunOpOnGpu("RingDtp", {x, weight, labels, scale, acc}, 3, {{"strip", strip}});
-      for (size_t o = 0; o < 3; ++o) ExpectSame(got[o], twin[o], StrCat(DTypeName(dtype), " strip ", strip, " output ", o));
+      const auto got =
+          RunOpOnGpu("RingDtp", {x, weight, labels, scale, acc}, 3, {{"strip", strip}});
+      for (size_t o = 0; o < 3; ++o)
+        ExpectSame(got[o], twin[o], StrCat(DTypeName(dtype), " strip ", strip, " output ", o));
     }
-    ExpectClose(twin, RunReference("RingDtp", {x, weight, labels, scale, acc}, 3), Share(dtype), std::string(DTypeName(dtype)));
+    ExpectClose(twin, RunReference("RingDtp", {x, weight, labels, scale, acc}, 3), Share(dtype),
+                std::string(DTypeName(dtype)));
   }
 }
 
 TEST_F(CudaHeavy, AWrongLabelIsNamed) {
   const Array<float> logits = Draw({3, 5}, 1, DType::kFloat32), scale = Scalar(1);
-  const std::string error = ErrorOf([&] { RunOpOnGpu("CrossEntropy", {logits, Ints({3}, {0, -100, 5}), scale}); });
+  const std::string error = ErrorOf([&] {
+    RunOpOnGpu("CrossEntropy", {logits, Ints({3}, {0, -100, 5}), scale});
+  });
   EXPECT_NE(error.find("label 5 at position 2"), std::string::npos) << error;
 }
 
 Inputs ExpertInputs(DType dtype, int64_t n, bool gradient) {
   const int64_t k = 3, e = 8, h = 136, i = 72;
-  Inputs in = {Draw({n, h}, 1, dtype), Ids({n, k}, e - 1, 2), Draw({n, k}, 3, DType::kFloat32),
-               Draw({e, 2 * i, h}, 4, dtype, 0.1f), Draw({e, h, i}, 5, dtype, 0.1f), Draw({e, 2 * i}, 6, DType::kFloat32),
+  Inputs in = {Draw({n, h}, 1, dtype),           Ids({n, k}, e - 1, 2),
+               Draw({n, k}, 3, DType::kFloat32), Draw({e, 2 * i, h}, 4, dtype, 0.1f),
+               Draw({e, h, i}, 5, dtype, 0.1f),  Draw({e, 2 * i}, 6, DType::kFloat32),
                Draw({e, h}, 7, DType::kFloat32)};
   if (!gradient) return in;
   in.push_back(Draw({n, h}, 8, dtype));
@@ -155,10 +178,13 @@ const Attributes kExperts = {{"alpha", 1.702}, {"beta", 1.0}, {"unit_rows", int6
 TEST_F(CudaHeavy, ExpertsMatchFloat64) {
   for (const DType dtype : kTypes) {
     const std::string name(DTypeName(dtype));
-    const Inputs forward = ExpertInputs(dtype, 1003, false), backward = ExpertInputs(dtype, 1003, true);
-    ExpectClose(RunOpOnGpu("Experts", forward, 1, kExperts), RunReference("Experts", forward, 1, kExperts), Share(dtype), name);
-    ExpectClose(RunOpOnGpu("ExpertsGradient", backward, 6, kExperts), RunReference("ExpertsGradient", backward, 6, kExperts),
-                Share(dtype), name + " gradient");
+    const Inputs forward = ExpertInputs(dtype, 1003, false),
+                 backward = ExpertInputs(dtype, 1003, true);
+    ExpectClose(RunOpOnGpu("Experts", forward, 1, kExperts),
+                RunReference("Experts", forward, 1, kExperts), Share(dtype), name);
+    ExpectClose(RunOpOnGpu("ExpertsGradient", backward, 6, kExperts),
+                RunReference("ExpertsGradient", backward, 6, kExperts), Share(dtype),
+                name + " gradient");
   }
 }
 
@@ -166,7 +192,8 @@ TEST_F(CudaHeavy, StreamedExpertsHaveTheirTwinsBitsForAnyChunk) {
   for (const DType dtype : kTypes) {
     const Inputs forward = ExpertInputs(dtype, 331, false);
     Inputs backward = ExpertInputs(dtype, 331, true);
-    const auto y = RunOpOnGpu("Experts", forward, 1, kExperts), dy = RunOpOnGpu("ExpertsGradient", backward, 6, kExperts);
+    const auto y = RunOpOnGpu("Experts", forward, 1, kExperts),
+               dy = RunOpOnGpu("ExpertsGradient", backward, 6, kExperts);
     for (const int64_t chunk : {0, 21, 64, 150}) {
       Attributes attributes = kExperts;
       attributes.Set("experts", int64_t{8});
@@ -176,7 +203,8 @@ TEST_F(CudaHeavy, StreamedExpertsHaveTheirTwinsBitsForAnyChunk) {
       backward.resize(12, Absent());
       backward.push_back(streamed[1]);
       const auto gradient = RunOpOnGpu("PipelinedLlepGradient", backward, 6, attributes);
-      for (size_t o = 0; o < 6; ++o) ExpectSame(gradient[o], dy[o], StrCat(DTypeName(dtype), " chunk ", chunk, " gradient ", o));
+      for (size_t o = 0; o < 6; ++o)
+        ExpectSame(gradient[o], dy[o], StrCat(DTypeName(dtype), " chunk ", chunk, " gradient ", o));
     }
   }
 }
@@ -194,12 +222,16 @@ struct AttentionCase {
 };
 
 TEST_F(CudaHeavy, AttentionMatchesFloat64) {
-  for (const AttentionCase& s : {AttentionCase{1, 300, 4, 2, 128, 128, 0, false}, {2, 193, 4, 1, 64, 64, 100, true},
-                                 {1, 140, 2, 2, 192, 128, 0, false}, {1, 129, 2, 1, 256, 256, 0, false}, {1, 200, 3, 3, 72, 40, 33, true}}) {
+  for (const AttentionCase& s : {AttentionCase{1, 300, 4, 2, 128, 128, 0, false},
+                                 {2, 193, 4, 1, 64, 64, 100, true},
+                                 {1, 140, 2, 2, 192, 128, 0, false},
+                                 {1, 129, 2, 1, 256, 256, 0, false},
+                                 {1, 200, 3, 3, 72, 40, 33, true}}) {
     for (const DType dtype : kTypes) {
       const std::string name = StrCat(DTypeName(dtype), " ", s.sequence, "x", s.d);
       const Attributes attributes = {{"window", s.window}};
-      Inputs in = {Draw({s.batch, s.sequence, s.q_heads, s.d}, 1, dtype), Draw({s.batch, s.sequence, s.kv_heads, s.d}, 2, dtype),
+      Inputs in = {Draw({s.batch, s.sequence, s.q_heads, s.d}, 1, dtype),
+                   Draw({s.batch, s.sequence, s.kv_heads, s.d}, 2, dtype),
                    Draw({s.batch, s.sequence, s.kv_heads, s.dv}, 3, dtype)};
       if (s.sinks) in.push_back(Draw({s.q_heads}, 4, DType::kFloat32));
       const auto y = RunOpOnGpu("Attention", in, 2, attributes);
@@ -208,10 +240,12 @@ TEST_F(CudaHeavy, AttentionMatchesFloat64) {
       if (s.sinks) backward.push_back(in[3]);
       const int outputs = s.sinks ? 4 : 3;
       const auto truth = RunReference("AttentionGradient", backward, outputs, attributes);
-      ExpectClose(RunOpOnGpu("AttentionGradient", backward, outputs, attributes), truth, 3 * Share(dtype), name + " gradient");
+      ExpectClose(RunOpOnGpu("AttentionGradient", backward, outputs, attributes), truth,
+                  3 * Share(dtype), name + " gradient");
       Attributes own = attributes;
       own.Set("deterministic", int64_t{1});
-      const auto first = RunOpOnGpu("AttentionGradient", backward, outputs, own), second = RunOpOnGpu("AttentionGradient", backward, outputs, own);
+      const auto first = RunOpOnGpu("AttentionGradient", backward, outputs, own),
+                 second = RunOpOnGpu("AttentionGradient", backward, outputs, own);
       ExpectClose(first, truth, 3 * Share(dtype), name + " deterministic gradient");
       for (size_t o = 0; o < first.size(); ++o) ExpectSame(first[o], second[o], name);
     }
