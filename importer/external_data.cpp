@@ -71,7 +71,7 @@ std::optional<fs::path> FindBeside(const fs::path& model, const std::string& loc
   const fs::path named = fs::weakly_canonical(DirectoryOf(model), error);
   const fs::path real = fs::weakly_canonical(model, error).parent_path();
   for (const fs::path& directory : {named, real}) {
-    const fs::path target = fs::canonical(directory / location, error);
+    fs::path target = fs::canonical(directory / location, error);
     if (error) continue;
     WEIR_CHECK(IsUnder(target, named) || IsUnder(target, real), ErrorCode::kInvalidModel, what,
                ": external data location '", location, "' leads to ", target,
