@@ -25,6 +25,7 @@ class MoeNode {
     hidden_ = x->shape.back().Constant();
     Value* rows =
         x->shape.size() == 2 ? x : builder_.Op("Reshape", {x, builder_.Ints({-1, hidden_})});
+    CheckTensor(*fc2_, /*bias=*/false);  // the width of gate and up is read from it
     Value* gate_up = Stack(fc1_, fc3_, /*bias=*/false);
     Value* down = Stack(fc2_, nullptr, false);
     Value* gate_up_bias = b1_ == nullptr ? nullptr : Stack(b1_, b3_, true);
@@ -130,15 +131,19 @@ class MoeNode {
     if (type == "silu") attributes_.Erase("activation");
   }
 
+  void CheckTensor(const Value& tensor, bool bias) const {
+    WEIR_CHECK(tensor.has_shape && tensor.shape.size() == (bias ? 2u : 3u) && IsConcrete(tensor.shape) &&
+                   tensor.parameter != nullptr,
+               ErrorCode::kUnsupportedOp, Name(), "'", tensor.name, "' must be an initializer of rank ",
+               bias ? 2 : 3);
+  }
+
   // [E, rows, columns] of a projection from its file tensor; older files store [E, columns, rows].
   Value* Stack(Value* first, Value* second, bool bias) {
     std::vector<ExpertTensors> projections;
     for (Value* tensor : {first, second}) {
       if (tensor == nullptr) continue;
-      WEIR_CHECK(tensor->has_shape && tensor->shape.size() == (bias ? 2u : 3u) &&
-                     IsConcrete(tensor->shape) && tensor->parameter != nullptr,
-                 ErrorCode::kUnsupportedOp, Name(), "'", tensor->name,
-                 "' must be an initializer of rank ", bias ? 2 : 3);
+      CheckTensor(*tensor, bias);
       const Dims dims = ToDims(tensor->shape);
       ExpertTensors projection{.tensors = {}, .bias = bias};
       const bool transposed = !bias && !IsRowMajor(tensor, dims);
