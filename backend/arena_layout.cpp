@@ -23,10 +23,11 @@ int64_t BestFit(const std::vector<const PlannedBuffer*>& neighbours, int64_t flo
 
 }  // namespace
 
-int64_t AssignOffsets(std::vector<PlannedBuffer>& buffers) {
+int64_t AssignOffsets(std::vector<PlannedBuffer>& buffers, Memory memory) {
   int64_t floor = 0;
   std::vector<PlannedBuffer*> shared;
   for (PlannedBuffer& buffer : buffers) {
+    if (buffer.memory != memory) continue;
     if (buffer.persistent) {
       buffer.offset = floor;
       floor += Aligned(buffer.bytes);

@@ -4,8 +4,9 @@
 namespace weir {
 
 // Assigns an offset to every buffer: persistent ones first, end to end; then the others, largest first,
-// each in the smallest gap among those alive at the same time. Returns the arena's bytes.
-int64_t AssignOffsets(std::vector<PlannedBuffer>& buffers);
+// each in the smallest gap among those alive at the same time; for the buffers of one memory. Returns that
+// arena's bytes.
+int64_t AssignOffsets(std::vector<PlannedBuffer>& buffers, Memory memory = Memory::kDevice);
 
 // Ledger term of the memory of one value.
 std::string TermOf(const Value& value);
@@ -13,9 +14,9 @@ std::string TermOf(const Value& value);
 std::string WorkspaceTermOf(const Node& node);
 
 // Live bytes per term at the step where they are most; "fragmentation" is the rest of the arena.
-std::map<std::string, int64_t> MakeLedger(const Plan& plan);
+std::map<std::string, int64_t> MakeLedger(const Plan& plan, Memory memory = Memory::kDevice);
 // That step.
-int FullestStep(const Plan& plan);
+int FullestStep(const Plan& plan, Memory memory = Memory::kDevice);
 
 // Offsets and charged sizes are multiples of this: cache lines and any vector width fit.
 inline constexpr int64_t kAlignment = 256;

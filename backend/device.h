@@ -1,4 +1,5 @@
 #pragma once
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,10 +9,26 @@
 
 namespace weir {
 
+// Copies between device and host memory beside a device's queue of work. Copies of one direction run in the
+// order they were started; an event is a number that the caller reuses freely.
+class CopyEngine {
+ public:
+  enum class Direction : uint8_t { kToHost, kToDevice };
+  virtual ~CopyEngine() = default;
+  // Returns at once. The copy begins when the work enqueued before has ended; `event` is then its end.
+  virtual void Start(int64_t event, Direction direction, std::byte* to, const std::byte* from, int64_t bytes) = 0;
+  // Work enqueued later begins after the last copy started under `event`. Throws Internal when there is none.
+  virtual void Wait(int64_t event) = 0;
+  // The same for copies of `direction` started later, without holding up other work.
+  virtual void Order(Direction direction, int64_t event) = 0;
+};
+
 // A queue of work on a device; kernels get it through KernelContext::stream.
 class Stream {
  public:
   virtual ~Stream() = default;
+  // Throws UnsupportedOp where a device has none.
+  virtual CopyEngine& copies();
 };
 
 // Where a plan's bytes live and its kernels run. Work on one device is ordered: a kernel sees every upload
@@ -26,7 +43,10 @@ class Device {
   virtual void Upload(std::byte* to, const void* host, int64_t bytes) = 0;
   virtual void Download(void* host, const std::byte* from, int64_t bytes) = 0;
   virtual void Fill(std::byte* to, int byte, int64_t bytes) = 0;
-  // Returns when all work is done; throws DeviceError when any of it failed.
+  // Zeroed, page-aligned host memory that copies reach; freed with FreeHost. Exactly `bytes`, to a page.
+  virtual std::byte* AllocateHost(int64_t bytes);
+  virtual void FreeHost(std::byte* memory, int64_t bytes) noexcept;
+  // Returns when all work and all copies are done; throws DeviceError when any of it failed.
   virtual void Synchronize() = 0;
   // After a launch: throws DeviceError when it was refused.
   virtual void CheckLaunch() {}
@@ -37,7 +57,8 @@ class Device {
   virtual Stream* stream() { return nullptr; }
 };
 
-std::shared_ptr<Device> MakeCpuDevice();
+// Every copy of its engine takes `copy_delay` longer: for tests, which a missing wait must fail.
+std::shared_ptr<Device> MakeCpuDevice(std::chrono::microseconds copy_delay = {});
 // GPU number `ordinal` of this process. Throws DeviceError when there is none, UnsupportedOp in a build
 // without CUDA.
 std::shared_ptr<Device> MakeCudaDevice(int ordinal);

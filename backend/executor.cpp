@@ -1,3 +1,5 @@
+#include <cstring>
+
 #include "backend/communicator.h"
 #include "backend/plan.h"
 #include "graph/error.h"
@@ -10,16 +12,26 @@ constexpr int kPoison = 0xff;  // NaN as any float, -1 as any integer
 
 class Arena {
  public:
-  Arena(Device& device, int64_t bytes) : device_(device), bytes_(device.Allocate(bytes)), size_(bytes) {}
-  ~Arena() { device_.Free(bytes_, size_); }
+  Arena(Device& device, Memory memory, int64_t bytes)
+      : device_(device), memory_(memory), size_(bytes), bytes_(Allocate(device, memory, bytes)) {}
+  ~Arena() {
+    if (bytes_ == nullptr) return;
+    memory_ == Memory::kHost ? device_.FreeHost(bytes_, size_) : device_.Free(bytes_, size_);
+  }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   std::byte* at(int64_t offset) const { return bytes_ + offset; }
 
  private:
+  static std::byte* Allocate(Device& device, Memory memory, int64_t bytes) {
+    if (memory == Memory::kDevice) return device.Allocate(bytes);
+    return bytes == 0 ? nullptr : device.AllocateHost(bytes);
+  }
+
   Device& device_;
-  std::byte* bytes_;
-  int64_t size_;
+  const Memory memory_;
+  const int64_t size_;
+  std::byte* const bytes_;
 };
 
 struct Launch {
@@ -34,14 +46,27 @@ struct Launch {
 
 struct Executor::Impl {
   Impl(const Plan& p, const ExecutorOptions& o)
-      : plan(p), options(o), device(o.device ? o.device : MakeDevice(p.device)), arena(*device, p.arena_bytes) {
+      : plan(p), options(o), device(o.device ? o.device : MakeDevice(p.device)), arena(*device, Memory::kDevice, p.arena_bytes),
+        host(*device, Memory::kHost, p.host_arena_bytes) {
     WEIR_CHECK(device->kind() == p.device, ErrorCode::kInternal, "a plan for ", DeviceName(p.device), " on a ",
                DeviceName(device->kind()), " device");
   }
 
+  ~Impl() {
+    try {
+      device->Synchronize();  // a copy may still be under way when a step failed
+    } catch (const Error&) {  // what failed was told when it was used
+    }
+  }
+
   std::span<std::byte> Bytes(int index) const {
     const PlannedBuffer& buffer = plan.buffers[static_cast<size_t>(index)];
-    return {arena.at(buffer.offset), static_cast<size_t>(buffer.bytes)};
+    return {(buffer.memory == Memory::kHost ? host : arena).at(buffer.offset), static_cast<size_t>(buffer.bytes)};
+  }
+
+  bool IsOnHost(const Value& value) const {
+    const auto it = plan.buffer_of.find(&value);
+    return it != plan.buffer_of.end() && plan.buffers[static_cast<size_t>(it->second)].memory == Memory::kHost;
   }
 
   Tensor TensorAt(const Value& value) const {
@@ -86,7 +111,11 @@ struct Executor::Impl {
       if (buffer.persistent || (born ? buffer.first_step : buffer.last_step) != s) continue;
       if (!born && launches[static_cast<size_t>(buffer.first_step)].node->phase == Phase::kBegin) continue;
       const auto bytes = Bytes(static_cast<int>(i));
-      device->Fill(bytes.data(), kPoison, static_cast<int64_t>(bytes.size()));
+      if (buffer.memory == Memory::kHost) {
+        std::memset(bytes.data(), kPoison, bytes.size());
+      } else {
+        device->Fill(bytes.data(), kPoison, static_cast<int64_t>(bytes.size()));
+      }
     }
   }
 
@@ -114,7 +143,7 @@ struct Executor::Impl {
   const Plan& plan;
   const ExecutorOptions options;
   const std::shared_ptr<Device> device;
-  const Arena arena;
+  const Arena arena, host;
   std::vector<Launch> launches;
   bool tracing = false;
   std::vector<const Node*> traced;
@@ -138,14 +167,18 @@ void Executor::Write(const Value& value, const void* host, int64_t bytes) {
   const Tensor tensor = impl_->TensorAt(value);
   WEIR_CHECK(bytes == tensor.size_bytes(), ErrorCode::kInternal, "writing ", bytes, " bytes into '", value.name, "' of ",
              tensor.size_bytes());
-  impl_->device->Upload(tensor.bytes, host, bytes);
+  if (!impl_->IsOnHost(value)) return impl_->device->Upload(tensor.bytes, host, bytes);
+  impl_->device->Synchronize();
+  if (bytes > 0) std::memcpy(tensor.bytes, host, static_cast<size_t>(bytes));
 }
 
 void Executor::Read(const Value& value, void* host, int64_t bytes) const {
   const Tensor tensor = impl_->TensorAt(value);
   WEIR_CHECK(bytes == tensor.size_bytes(), ErrorCode::kInternal, "reading ", bytes, " bytes of '", value.name, "' of ",
              tensor.size_bytes());
-  impl_->device->Download(host, tensor.bytes, bytes);
+  if (!impl_->IsOnHost(value)) return impl_->device->Download(host, tensor.bytes, bytes);
+  impl_->device->Synchronize();
+  if (bytes > 0) std::memcpy(host, tensor.bytes, static_cast<size_t>(bytes));
 }
 
 void Executor::Synchronize() const { impl_->device->Synchronize(); }

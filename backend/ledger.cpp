@@ -12,6 +12,11 @@ bool FeedsLoss(const Value& value) {
   });
 }
 
+// Leaves for the host and comes back.
+bool IsStashed(const Value& value) {
+  return std::any_of(value.uses.begin(), value.uses.end(), [](const Use& use) { return use.node->op() == "StashStart"; });
+}
+
 bool CrossesIntoBackward(const Value& value) {
   return std::any_of(value.uses.begin(), value.uses.end(),
                      [](const Use& use) { return use.node->phase == Phase::kBackward; });
@@ -22,6 +27,7 @@ std::string ActivationTerm(const Value& value) {
   if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
   if (op.starts_with("Attention") || op.starts_with("Rotary")) return "attention";
   if (op.starts_with("Experts")) return "dispatch";
+  if (op.starts_with("Stash") || op.starts_with("Fetch") || IsStashed(value)) return "boundaries";
   // The residual stream kept for backward: sums that outlive the forward.
   if (op == "Add" && value.producer->phase == Phase::kForward && CrossesIntoBackward(value)) {
     return "boundaries";
@@ -29,10 +35,10 @@ std::string ActivationTerm(const Value& value) {
   return "activations";
 }
 
-int64_t LiveBytes(const Plan& plan, int step) {
+int64_t LiveBytes(const Plan& plan, int step, Memory memory) {
   int64_t bytes = 0;
   for (const PlannedBuffer& buffer : plan.buffers) {
-    if (buffer.first_step <= step && step <= buffer.last_step) bytes += Aligned(buffer.bytes);
+    if (buffer.memory == memory && buffer.first_step <= step && step <= buffer.last_step) bytes += Aligned(buffer.bytes);
   }
   return bytes;
 }
@@ -52,29 +58,30 @@ std::string TermOf(const Value& value) {
 }
 
 std::string WorkspaceTermOf(const Node& node) {
-  return node.op() == "RingDtp" ? "strips" : "workspace";  // the head's workspace is its strip of logits
+  if (node.op() == "RingDtp") return "strips";  // the head's workspace is its strip of logits
+  return node.op() == "OffloadStreamAdamW" ? "staging" : "workspace";
 }
 
-int FullestStep(const Plan& plan) {
+int FullestStep(const Plan& plan, Memory memory) {
   int fullest = 0;
   int64_t most = -1;
   for (int step = 0; step < std::max<int>(1, static_cast<int>(plan.steps.size())); ++step) {
-    const int64_t bytes = LiveBytes(plan, step);
+    const int64_t bytes = LiveBytes(plan, step, memory);
     if (bytes > most) most = bytes, fullest = step;
   }
   return fullest;
 }
 
-std::map<std::string, int64_t> MakeLedger(const Plan& plan) {
+std::map<std::string, int64_t> MakeLedger(const Plan& plan, Memory memory) {
   std::map<std::string, int64_t> ledger;
-  const int step = FullestStep(plan);
+  const int step = FullestStep(plan, memory);
   int64_t sum = 0;
   for (const PlannedBuffer& buffer : plan.buffers) {
-    if (buffer.first_step > step || step > buffer.last_step) continue;
+    if (buffer.memory != memory || buffer.first_step > step || step > buffer.last_step) continue;
     ledger[buffer.term] += Aligned(buffer.bytes);
     sum += Aligned(buffer.bytes);
   }
-  ledger["fragmentation"] = plan.arena_bytes - sum;
+  ledger["fragmentation"] = (memory == Memory::kHost ? plan.host_arena_bytes : plan.arena_bytes) - sum;
   return ledger;
 }
 

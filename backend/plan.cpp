@@ -55,7 +55,9 @@ class Planner {
       if (buffer.persistent) buffer.first_step = 0, buffer.last_step = std::max(0, step_count() - 1);
     }
     plan_.arena_bytes = AssignOffsets(plan_.buffers);
+    plan_.host_arena_bytes = AssignOffsets(plan_.buffers, Memory::kHost);
     plan_.ledger = MakeLedger(plan_);
+    plan_.host_ledger = MakeLedger(plan_, Memory::kHost);
     return std::move(plan_);
   }
 
@@ -115,6 +117,7 @@ class Planner {
     const int index = AddBuffer(value.name, TermOf(value), CheckedBytes(value), 0, 0);
     buffer(index).persistent = true;
     buffer(index).is_output = is_output;
+    buffer(index).memory = MemoryOf(value);
     plan_.buffer_of[&value] = index;
     members_.resize(plan_.buffers.size());
     members_.back().push_back(&value);
@@ -149,6 +152,7 @@ class Planner {
       index = plan_.buffer_of.at(source);
     } else {
       index = AddBuffer(output.name, TermOf(output), bytes, s, s);
+      buffer(index).memory = MemoryOf(output);
       members_.resize(plan_.buffers.size());
     }
     PlannedBuffer& shared = buffer(index);
@@ -169,6 +173,8 @@ class Planner {
       if (source == nullptr) continue;
       WEIR_CHECK(CheckedBytes(*source) == CheckedBytes(output), ErrorCode::kInternal, Where(node), ": output ",
                  i, " updates '", source->name, "' in place but their sizes differ");
+      WEIR_CHECK(MemoryOf(*source) == MemoryOf(output), ErrorCode::kInternal, Where(node), ": output ", i, " updates '",
+                 source->name, "' in place but their memories differ");
       CheckNotReadLater(node, plan_.buffer_of.at(source), s);
       return source;
     }

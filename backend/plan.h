@@ -8,11 +8,12 @@
 
 #include "backend/device.h"
 #include "backend/kernel.h"
+#include "backend/memory.h"
 #include "backend/trace.h"
 
 namespace weir {
 
-// One span of the arena. Values that alias share a buffer.
+// One span of the arena of its memory. Values that alias share a buffer.
 struct PlannedBuffer {
   std::string name;  // of the value (or "<op> workspace")
   std::string term;  // ledger term: weights grads accumulators staging attention dispatch ... workspace fixed
@@ -20,6 +21,7 @@ struct PlannedBuffer {
   int first_step = 0, last_step = 0;  // inclusive, in plan steps; persistent: 0..end
   bool persistent = false;
   bool is_output = false;  // of the graph
+  Memory memory = Memory::kDevice;
 };
 
 struct PlannedStep {
@@ -31,12 +33,14 @@ struct PlannedStep {
 // Pure data: where every byte lives and in which order the nodes run. Made without touching a device.
 struct Plan {
   DeviceKind device = DeviceKind::kCpu;
-  int64_t arena_bytes = 0;
+  int64_t arena_bytes = 0, host_arena_bytes = 0;
   std::vector<PlannedBuffer> buffers;
   std::vector<PlannedStep> steps;
   std::unordered_map<const Value*, int> buffer_of;
   // Bytes per term at the fullest step; with "fragmentation" they sum to arena_bytes.
   std::map<std::string, int64_t> ledger;
+  // The same of host memory, summing to host_arena_bytes.
+  std::map<std::string, int64_t> host_ledger;
 };
 
 // `graph` must be concrete and outlive the plan. Throws UnsupportedOp listing every missing kernel.
@@ -57,11 +61,11 @@ struct ExecutorOptions {
   std::shared_ptr<Device> device = {};
 };
 
-// Walks a plan over one zeroed arena and decides nothing. No allocation after construction. The plan and
+// Walks a plan over one zeroed arena per memory and decides nothing. No allocation after construction. The plan and
 // its graph must outlive it.
 class Executor {
  public:
-  // Allocates the arena and copies the data of kConstant values into it; parameters are the caller's.
+  // Allocates the arenas and copies the data of kConstant values into it; parameters are the caller's.
   explicit Executor(const Plan& plan, const ExecutorOptions& options = {});
   ~Executor();
   Executor(const Executor&) = delete;

@@ -11,9 +11,12 @@ std::string PlanJson(const Plan& plan) {
   json["device"] = std::string(DeviceName(plan.device));
   json["arena_bytes"] = plan.arena_bytes;
   json["ledger"] = plan.ledger;
+  json["host_arena_bytes"] = plan.host_arena_bytes;
+  json["host_ledger"] = plan.host_ledger;
   Json& buffers = json["buffers"] = Json::array();
   for (const PlannedBuffer& buffer : plan.buffers) {
-    buffers.push_back({{"name", buffer.name}, {"term", buffer.term}, {"offset", buffer.offset},
+    buffers.push_back({{"name", buffer.name}, {"term", buffer.term},
+                       {"memory", std::string(MemoryName(buffer.memory))}, {"offset", buffer.offset},
                        {"bytes", buffer.bytes}, {"first_step", buffer.first_step},
                        {"last_step", buffer.last_step}, {"persistent", buffer.persistent}});
   }

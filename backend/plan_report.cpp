@@ -26,27 +26,40 @@ std::string Amount(int64_t bytes, const Unit& unit) {
   return text;
 }
 
-}  // namespace
-
-std::string PlanTable(const Plan& plan) {
-  const Unit unit = UnitFor(plan.arena_bytes);
-  int64_t separate = 0;
-  for (const PlannedBuffer& buffer : plan.buffers) separate += Aligned(buffer.bytes);
-  std::string text = StrCat("arena ", Amount(plan.arena_bytes, unit), " ", unit.name, " for ", plan.buffers.size(),
-                            " buffers of ", Amount(separate, unit), " ", unit.name, " in ", plan.steps.size(),
-                            " steps\n ");
+// "  boundaries 4.0  attention 2.0", largest first.
+std::string Terms(const std::map<std::string, int64_t>& ledger, const Unit& unit) {
   std::vector<std::pair<int64_t, std::string>> terms;
-  for (const auto& [term, bytes] : plan.ledger) terms.emplace_back(bytes, term);
+  for (const auto& [term, bytes] : ledger) terms.emplace_back(bytes, term);
   std::stable_sort(terms.begin(), terms.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::string text = " ";
   for (const auto& [bytes, term] : terms) {
     if (bytes > 0) text += StrCat(" ", term, " ", Amount(bytes, unit), " ");
   }
-  const int fullest = FullestStep(plan);
+  return text;
+}
+
+std::vector<const PlannedBuffer*> LargestAt(const Plan& plan, Memory memory, int step) {
   std::vector<const PlannedBuffer*> live;
   for (const PlannedBuffer& buffer : plan.buffers) {
-    if (buffer.first_step <= fullest && fullest <= buffer.last_step) live.push_back(&buffer);
+    if (buffer.memory == memory && buffer.first_step <= step && step <= buffer.last_step) live.push_back(&buffer);
   }
   std::stable_sort(live.begin(), live.end(), [](const auto* a, const auto* b) { return a->bytes > b->bytes; });
+  return live;
+}
+
+std::string MemoryTable(const Plan& plan, Memory memory) {
+  const bool host = memory == Memory::kHost;
+  const int64_t arena = host ? plan.host_arena_bytes : plan.arena_bytes;
+  const Unit unit = UnitFor(arena);
+  int64_t separate = 0, count = 0;
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    if (buffer.memory == memory) separate += Aligned(buffer.bytes), ++count;
+  }
+  std::string text = StrCat(host ? "host arena " : "arena ", Amount(arena, unit), " ", unit.name, " for ", count,
+                            " buffers of ", Amount(separate, unit), " ", unit.name, " in ", plan.steps.size(), " steps\n",
+                            Terms(host ? plan.host_ledger : plan.ledger, unit));
+  const int fullest = FullestStep(plan, memory);
+  const auto live = LargestAt(plan, memory, fullest);
   text += StrCat("\nfullest at step ", fullest, "; largest buffers then:\n");
   for (size_t i = 0; i < std::min(live.size(), kListedBuffers); ++i) {
     char line[64];
@@ -55,6 +68,13 @@ std::string PlanTable(const Plan& plan) {
     text += line + live[i]->name + "\n";
   }
   return text;
+}
+
+}  // namespace
+
+std::string PlanTable(const Plan& plan) {
+  const std::string device = MemoryTable(plan, Memory::kDevice);
+  return plan.host_arena_bytes == 0 ? device : device + MemoryTable(plan, Memory::kHost);
 }
 
 }  // namespace weir

@@ -46,6 +46,7 @@ int RewriteCommand(int argc, const char* const* argv) {
     return kExitOk;
   }
   if (values.count("batch") != values.count("sequence")) throw UsageError("--batch and --sequence bind the launch together: give both");
+  if (training.host_budget != 0 && values.count("batch") == 0) throw UsageError("--host-budget counts bytes: give --batch and --sequence");
   for (const char* launch : {"batch", "sequence"}) {
     if (values.count(launch) != 0 && values[launch].as<int64_t>() < 1) throw UsageError(StrCat("--", launch, " must be positive"));
   }
@@ -59,7 +60,10 @@ int RewriteCommand(int argc, const char* const* argv) {
   const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
   if (!values["inference"].as<bool>()) BuildTrainingGraph(*graph, training, passes);
   passes.CheckNames();
-  if (values.count("batch") != 0) SpecializeShapes(*graph, values["batch"].as<int64_t>(), values["sequence"].as<int64_t>());
+  if (values.count("batch") != 0) {
+    SpecializeShapes(*graph, values["batch"].as<int64_t>(), values["sequence"].as<int64_t>());
+    PlaceOnHost(*graph, training, passes);
+  }
   Write(*graph, out);
   if (values.count("log") != 0) {
     std::ofstream log(values["log"].as<std::string>());

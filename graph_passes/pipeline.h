@@ -6,6 +6,7 @@
 
 #include "graph/layout.h"
 #include "graph_passes/pass.h"
+#include "graph_passes/stream_optimizer.h"
 
 namespace weir {
 
@@ -32,6 +33,8 @@ struct TrainingOptions {
   std::string precision = "float32";  // of compute: float32, or bfloat16 with float32 masters (CUDA)
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes
   std::string recompute = "none";  // "layer": activations are computed again in backward (insert_recompute)
+  int64_t host_budget = 0;         // bytes of layer boundaries held in host memory (stream_checkpoints); 0 = off
+  StreamOptimizerOptions offload = {};  // of the optimizer's moments; bucket 0 = off
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
   Layout layout = {};  // of the ranks that run this graph together
 };
@@ -41,5 +44,8 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
 
 // Binds batch and sequence: every shape becomes concrete and shape arithmetic folds away.
 void SpecializeShapes(Graph& graph, int64_t batch, int64_t sequence);
+
+// The rewrites that count bytes, on a training graph with bound shapes: boundaries within the host budget.
+void PlaceOnHost(Graph& graph, const TrainingOptions& options, PassManager& passes);
 
 }  // namespace weir

@@ -7,6 +7,7 @@
 #include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
 #include "graph_passes/reduce_gradients.h"
+#include "graph_passes/stream_checkpoints.h"
 #include "graph_passes/stream_lm_head.h"
 
 namespace weir {
@@ -58,7 +59,18 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
     ReduceGradients reduce(options.layout);
     passes.Run(reduce, graph);
   }
+  if (options.offload.bucket != 0) {
+    StreamOptimizer stream(options.offload);
+    passes.Run(stream, graph);
+  }
   graph.RemoveDeadNodes(/*drop_values=*/false);
+}
+
+void PlaceOnHost(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  WEIR_CHECK(options.host_budget >= 0, ErrorCode::kInvalidArgument, "--host-budget=", options.host_budget, " must not be negative");
+  if (options.host_budget == 0) return;
+  StreamCheckpoints pass(options.host_budget);
+  passes.Run(pass, graph);
 }
 
 }  // namespace weir

@@ -74,6 +74,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   vocabulary_ = VocabularyOf(*graph_);
   BuildTrainingGraph(*graph_, options, passes);
   SpecializeShapes(*graph_, batch, sequence);
+  PlaceOnHost(*graph_, options, passes);
   plan_ = MakePlan(*graph_, device);
   executor_ = std::make_unique<Executor>(plan_, ExecutorOptions{.communicator = communicator});
   for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);

@@ -5,15 +5,33 @@
 #include <cstring>
 #include <vector>
 
-#include "backend/device.h"
+#include "backend/cpu/copy_engine.h"
 #include "graph/error.h"
 
 namespace weir {
 namespace {
 
-// Ordinary memory; kernels and copies run inline.
+// Kernels run inline; only copies have threads, from the first copy on.
+class CpuStream final : public Stream {
+ public:
+  explicit CpuStream(std::chrono::microseconds copy_delay) : copy_delay_(copy_delay) {}
+  CopyEngine& copies() override {
+    if (engine_ == nullptr) engine_ = std::make_unique<CpuCopyEngine>(copy_delay_);
+    return *engine_;
+  }
+  void Drain() {
+    if (engine_ != nullptr) engine_->Drain();
+  }
+
+ private:
+  const std::chrono::microseconds copy_delay_;
+  std::unique_ptr<CpuCopyEngine> engine_;
+};
+
+// Ordinary memory for both arenas.
 class CpuDevice final : public Device {
  public:
+  explicit CpuDevice(std::chrono::microseconds copy_delay) : stream_(copy_delay) {}
   DeviceKind kind() const override { return DeviceKind::kCpu; }
 
   // Zeroed pages, committed when first touched.
@@ -27,7 +45,6 @@ class CpuDevice final : public Device {
   void Upload(std::byte* to, const void* host, int64_t bytes) override { Copy(to, host, bytes); }
   void Download(void* host, const std::byte* from, int64_t bytes) override { Copy(host, from, bytes); }
   void Fill(std::byte* to, int byte, int64_t bytes) override { std::memset(to, byte, static_cast<size_t>(bytes)); }
-  void Synchronize() override {}
   void Mark(size_t index) override {
     if (marks_.size() <= index) marks_.resize(index + 1);
     marks_[index] = std::chrono::steady_clock::now();
@@ -35,6 +52,8 @@ class CpuDevice final : public Device {
   double MarkSeconds(size_t index) const override {
     return std::chrono::duration<double>(marks_[index] - marks_[0]).count();
   }
+  void Synchronize() override { stream_.Drain(); }
+  Stream* stream() override { return &stream_; }
 
  private:
   static size_t Size(int64_t bytes) { return static_cast<size_t>(std::max<int64_t>(bytes, 1)); }
@@ -42,11 +61,14 @@ class CpuDevice final : public Device {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
 
+  CpuStream stream_;
   std::vector<std::chrono::steady_clock::time_point> marks_;
 };
 
 }  // namespace
 
-std::shared_ptr<Device> MakeCpuDevice() { return std::make_shared<CpuDevice>(); }
+std::shared_ptr<Device> MakeCpuDevice(std::chrono::microseconds copy_delay) {
+  return std::make_shared<CpuDevice>(copy_delay);
+}
 
 }  // namespace weir

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "backend/cuda/cuda_error.h"
@@ -15,7 +16,17 @@ CudaStream::CudaStream() {
   CheckCuda(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device), "counting SMs");
 }
 
+CopyEngine& CudaStream::copies() {
+  if (copies_ == nullptr) copies_ = std::make_unique<CudaCopies>(stream);
+  return *copies_;
+}
+
+void CudaStream::SynchronizeCopies() {
+  if (copies_ != nullptr) copies_->Synchronize();
+}
+
 CudaStream::~CudaStream() {
+  copies_.reset();
   if (blas != nullptr) cublasLtDestroy(blas);
   if (stream != nullptr) cudaStreamDestroy(stream);
 }
@@ -66,7 +77,26 @@ class CudaDevice final : public Device {
   void Fill(std::byte* to, int byte, int64_t bytes) override {
     CheckCuda(cudaMemsetAsync(to, byte, static_cast<size_t>(bytes), queue_->stream), "filling device memory");
   }
-  void Synchronize() override { CheckCuda(cudaStreamSynchronize(queue_->stream), "waiting for the GPU"); }
+  // Pinned after its pages exist, so that exactly what was asked is pinned.
+  std::byte* AllocateHost(int64_t bytes) override {
+    std::byte* memory = Device::AllocateHost(bytes);
+    std::memset(memory, 0, static_cast<size_t>(bytes));
+    const cudaError_t status = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterDefault);
+    if (status == cudaSuccess) return memory;
+    Device::FreeHost(memory, bytes);
+    cudaGetLastError();
+    throw Error(ErrorCode::kBudgetExceeded, StrCat("cannot pin ", bytes, " bytes of host memory: ", cudaGetErrorString(status),
+                                                   "; raise the memlock limit or use a smaller --host-budget"));
+  }
+  void FreeHost(std::byte* memory, int64_t bytes) noexcept override {
+    cudaDeviceSynchronize();
+    cudaHostUnregister(memory);
+    Device::FreeHost(memory, bytes);
+  }
+  void Synchronize() override {
+    queue_->SynchronizeCopies();
+    CheckCuda(cudaStreamSynchronize(queue_->stream), "waiting for the GPU");
+  }
   void Mark(size_t index) override {
     while (marks_.size() <= index) {
       marks_.push_back(nullptr);

@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
 
-#include "backend/device.h"
+#include <memory>
+
+#include "backend/cuda/cuda_copies.h"
 
 struct CUstream_st;
 struct cublasLtContext;
@@ -15,10 +17,15 @@ class CudaStream final : public Stream {
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
+  CopyEngine& copies() override;  // made at the first call
+  void SynchronizeCopies();
 
   CUstream_st* stream = nullptr;       // cudaStream_t
   cublasLtContext* blas = nullptr;     // cublasLtHandle_t
   int multiprocessors = 0;
+
+ private:
+  std::unique_ptr<CudaCopies> copies_;
 };
 
 // The queue a CUDA kernel launches on.

@@ -53,6 +53,14 @@ std::vector<OpCase> AdamWCases() {
           Case("skipped", {5}, 0.01, 2, kNan)};
 }
 
+void InferOffload(InferContext& c) {
+  InferAdamW(c);
+  for (const char* name : {"bucket", "slots"}) {
+    const int64_t value = c.node.attributes.Int(name, 1);
+    if (value < 1) c.Fail(StrCat("C5: ", name, " is ", value, ", expected 1 or more"));
+  }
+}
+
 }  // namespace
 
 const OpSchema& AdamWSchema() {
@@ -85,6 +93,30 @@ algorithm 2; torch.optim.AdamW.)",
             return Cost{16 * count, 28 * count};
           },
       .cases = AdamWCases,
+      .aliases = {{0, 0}, {1, 2}, {2, 3}},
+      .has_side_effect = true};
+  return schema;
+}
+
+const OpSchema& OffloadStreamAdamWSchema() {
+  static const OpSchema schema{
+      .name = "OffloadStreamAdamW",
+      .domain = "ai.weir",
+      .doc =
+          R"(AdamW with m and v in host memory: buckets of `bucket` elements come to the device, are
+updated there and go back, `slots` of them at a time, under one another's updates. Same inputs,
+outputs, constraints and bits as AdamW for every bucket and slots. Attributes bucket (all elements),
+slots (2). Scratch on the device: 8 * slots * bucket bytes, at most 8 per element.
+C5 bucket >= 1, slots >= 1.
+Cost: 16 flop, 12 bytes of device memory and 16 bytes across the link per element.
+Source: arXiv 2609.14306, OffloadStreamAdamW.)",
+      .min_inputs = 7,
+      .max_inputs = 7,
+      .min_outputs = 3,
+      .max_outputs = 3,
+      .infer = InferOffload,
+      WEIR_REFERENCE(AdamWReference),
+      .cost = [](const Node& n) { return AdamWSchema().cost(n); },
       .aliases = {{0, 0}, {1, 2}, {2, 3}},
       .has_side_effect = true};
   return schema;

@@ -15,14 +15,16 @@ namespace weir {
 // A graph in text form, made a training graph at one launch shape and run with poisoned activations.
 class TrainingHarness {
  public:
-  TrainingHarness(const std::string& text, int64_t batch, int64_t sequence, const TrainingOptions& options = {})
+  TrainingHarness(const std::string& text, int64_t batch, int64_t sequence, const TrainingOptions& options = {},
+                  std::shared_ptr<Device> device = {})
       : graph(ParseText(text)) {
     PassManager passes;
     BuildTrainingGraph(*graph, options, passes);
     SpecializeShapes(*graph, batch, sequence);
+    PlaceOnHost(*graph, options, passes);
     VerifyGraph(*graph);
     plan = MakePlan(*graph, DeviceKind::kCpu);
-    executor = std::make_unique<Executor>(plan, ExecutorOptions{.poison = true});
+    executor = std::make_unique<Executor>(plan, ExecutorOptions{.poison = true, .device = std::move(device)});
   }
 
   template <class T>

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/error.h"
 #include "importer/importer.h"
 #include "importer/safetensors.h"
 #include "optim/training_session.h"
@@ -75,6 +76,16 @@ inline RunBits BitsOfRun(const Graph& canonical, const TrainingOptions& options)
   PassManager passes;
   TrainingSession session(canonical, options, 2, 13, {}, passes);
   return BitsOfRun(session);
+}
+
+// What one plan of the options needs, without running it.
+inline std::unique_ptr<Graph> TrainingGraphOf(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence) {
+  auto graph = Clone(canonical);
+  PassManager passes;
+  BuildTrainingGraph(*graph, options, passes);
+  SpecializeShapes(*graph, batch, sequence);
+  PlaceOnHost(*graph, options, passes);
+  return graph;
 }
 
 inline void ExpectSameBits(const RunBits& got, const RunBits& want, const std::string& what) {

@@ -25,14 +25,55 @@ TEST_P(EveryExport, RecomputationNeedsLessMemory) {
     options.recompute = recompute;
     options.keep = keep;
     options.strip = 64;
-    const auto training = Clone(*graph);
-    PassManager passes;
-    BuildTrainingGraph(*training, options, passes);
-    SpecializeShapes(*training, 1, 4096);
-    return MakePlan(*training, DeviceKind::kCpu).arena_bytes;
+    return MakePlan(*TrainingGraphOf(*graph, options, 1, 4096), DeviceKind::kCpu).arena_bytes;
   };
   EXPECT_LT(arena("layer", "none"), arena("none", "none") * 3 / 4);
   EXPECT_LT(arena("layer", "attention"), arena("none", "none") * 3 / 4);
+}
+
+// Two layers: the budget holds no boundary, the first, both. CKO-10
+TEST_P(EveryExport, OffloadedBoundariesChangeNoBit) {
+  const auto graph = LoadFamily(GetParam());
+  const RunBits twin = BitsOfRun(*graph, {});
+  const int64_t all = int64_t{1} << 30;
+  TrainingOptions options;
+  options.strip = 64;
+  options.host_budget = all;
+  const auto training = TrainingGraphOf(*graph, options, 2, 13);
+  const int64_t boundaries = MakePlan(*training, DeviceKind::kCpu).host_arena_bytes;
+  ASSERT_GT(boundaries, 0);
+  for (const char* recompute : {"none", "layer"}) {
+    options.recompute = recompute;
+    for (const int64_t budget : {int64_t{1}, boundaries / 2, boundaries * 3 / 4, all}) {
+      options.host_budget = budget;
+      const int64_t used = MakePlan(*TrainingGraphOf(*graph, options, 2, 13), DeviceKind::kCpu).host_arena_bytes;
+      EXPECT_EQ(used, budget == 1 ? 0 : budget == all ? boundaries : boundaries / 2);
+      ExpectSameBits(BitsOfRun(*graph, options), twin, StrCat("host budget ", budget, ", recompute ", recompute));
+    }
+  }
+}
+
+TEST_P(EveryExport, OffloadedMomentsChangeNoBit) {
+  const auto graph = LoadFamily(GetParam());
+  const RunBits twin = BitsOfRun(*graph, {});
+  for (const int64_t bucket : {int64_t{1000}, int64_t{1000000}, int64_t{1} << 40}) {
+    for (const int64_t slots : {1, 2, 3}) {
+      TrainingOptions options;
+      options.offload = {.bucket = bucket, .slots = slots, .resident = slots == 2 ? 5000 : 0};
+      ExpectSameBits(BitsOfRun(*graph, options), twin, StrCat("bucket ", bucket, ", slots ", slots));
+      const Plan plan = MakePlan(*TrainingGraphOf(*graph, options, 2, 13), DeviceKind::kCpu);
+      int64_t staging = 0, moments = 0, resident = 0;
+      for (const PlannedBuffer& buffer : plan.buffers) {
+        if (buffer.term == "staging") staging = std::max(staging, buffer.bytes);
+        if (buffer.term == "optimizer") (buffer.memory == Memory::kHost ? moments : resident) += buffer.bytes;
+      }
+      EXPECT_GT(staging, 0);
+      EXPECT_LE(staging, 16 * slots * bucket);
+      EXPECT_GT(moments, 0);
+      EXPECT_LE(resident, options.offload.resident);
+      EXPECT_EQ(resident > 0, options.offload.resident > 0);
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, EveryExport, testing::ValuesIn(kFamilies),
