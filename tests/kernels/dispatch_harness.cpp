@@ -320,7 +320,7 @@ void ExpectSameBits(const std::vector<DispatchResult>& got, const std::vector<Di
   const auto same = [&](const Array<float>& a, const Array<float>& b, const char* name,
                         size_t rank) {
     ASSERT_EQ(a.dims, b.dims) << name << " of rank " << rank << ", " << what;
-    EXPECT_EQ(std::memcmp(a.f.data(), b.f.data(), a.f.size() * sizeof(float)), 0)
+    EXPECT_TRUE(a.f.empty() || std::memcmp(a.f.data(), b.f.data(), a.f.size() * sizeof(float)) == 0)
         << name << " of rank " << rank << ", " << what;
   };
   const char* names[] = {"gate_up.grad", "down.grad", "gate_up_bias.grad", "down_bias.grad"};
