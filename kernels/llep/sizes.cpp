@@ -65,14 +65,13 @@ int64_t PlainRowBound(const LlepKnobs& knobs) {
 
 namespace {
 
-// ceil(factor * k * c_eff) + E_p, or the plain bound when that is smaller.
+// ceil(factor * k * c_eff) + E_p, or the plain bound when that is smaller, the factor infinite, or there are no tokens.
 int64_t ScaledBound(const LlepKnobs& knobs, double factor) {
   const double rows =
       std::ceil(factor * static_cast<double>(knobs.top_k * ChunkSizesOf(knobs).tokens));
   const int64_t plain = PlainRowBound(knobs);
-  return rows >= static_cast<double>(plain)
-             ? plain
-             : std::min(plain, static_cast<int64_t>(rows) + knobs.ranks);
+  const bool scaled = rows < static_cast<double>(plain);  // false for 0 * infinity too
+  return scaled ? std::min(plain, static_cast<int64_t>(rows) + knobs.ranks) : plain;
 }
 
 }  // namespace

@@ -101,6 +101,14 @@ TEST(LlepSizes, BoundsMatchHandArithmetic) {
   EXPECT_EQ(RowBound(knobs), 2 * 100);
 }
 
+TEST(LlepSizes, InfiniteFactorsAndNoTokensAreThePlainBound) {
+  LlepKnobs knobs = {.experts = 8, .ranks = 2, .top_k = 2, .max_tokens = 32, .alpha = INFINITY};
+  EXPECT_EQ(BalancedRowBound(knobs), PlainRowBound(knobs));
+  knobs.max_tokens = 0;
+  EXPECT_EQ(BalancedRowBound(knobs), 0);
+  EXPECT_EQ(RowBound(knobs), 0);
+}
+
 TEST(LlepSizes, FirstRanksOwnOneExpertMore) {
   const LlepKnobs knobs{.experts = 8, .ranks = 3};
   std::vector<int64_t> owners, first;
