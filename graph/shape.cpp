@@ -144,19 +144,12 @@ std::optional<Shape> Broadcast(const Shape& a, const Shape& b) {
     const Dim x = i < a.size() ? a[a.size() - 1 - i] : Dim(1);
     const Dim y = i < b.size() ? b[b.size() - 1 - i] : Dim(1);
     Dim& dim = out[out.size() - 1 - i];
-    if (x == y || y == Dim(1)) {
-      dim = x;
-    } else if (x == Dim(1)) {
-      dim = y;
-    } else if (x.IsConstant() && y.IsConstant()) {
-      return std::nullopt;
-    } else if (x.IsConstant()) {
-      dim = x;  // a symbolic dim against a constant larger than 1 must equal it at launch
-    } else if (y.IsConstant()) {
-      dim = y;
-    } else {
-      dim = Dim::Unknown();
-    }
+    const bool equal = x == y || y == Dim(1);
+    if (!equal && !(x == Dim(1)) && x.IsConstant() && y.IsConstant()) return std::nullopt;
+    // A symbolic dim against a constant larger than 1 must equal it at launch.
+    const bool take_x = equal || (x.IsConstant() && !(x == Dim(1)));
+    const bool take_y = x == Dim(1) || y.IsConstant();
+    dim = take_x ? x : take_y ? y : Dim::Unknown();
   }
   return out;
 }

@@ -140,7 +140,7 @@ void ExpectTreeBits(Communicator& world, int64_t count, int64_t piece, std::vect
   }
   Bytes workspace(static_cast<size_t>(TreeReduceWorkspace(world.size(), piece)));
   TreeReduce(world, data, slices, workspace, to, {"TreeReduce", "x.grad"});
-  EXPECT_EQ(std::memcmp(data.data(), expected.data(), data.size() * sizeof(float)), 0)
+  EXPECT_TRUE(data.empty() || std::memcmp(data.data(), expected.data(), data.size() * sizeof(float)) == 0)
       << "rank " << world.rank() << " of " << world.size() << ", " << count << " elements, piece " << piece;
 }
 
