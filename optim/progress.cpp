@@ -64,7 +64,7 @@ void Progress::Show(const StepRecord& r) {
   mean_step_ms_ += (r.step_ms - mean_step_ms_) / static_cast<double>(std::min<int64_t>(r.step, 20));
   const bool last = r.step == steps_;
   if (!last && !terminal_ && r.step % every_ != 0 && r.step != 1) return;
-  const auto eta_s = static_cast<int64_t>(static_cast<double>(steps_ - r.step) * mean_step_ms_ / 1e3 + 0.5);
+  const int64_t eta_s = std::llround(static_cast<double>(steps_ - r.step) * mean_step_ms_ / 1e3);
   std::ostringstream line;
   line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed
        << "  loss " << std::setprecision(4) << r.loss << "  grad norm " << std::setprecision(3)
