@@ -12,9 +12,11 @@
 #include "backend/cpu/parallel.h"
 #include "backend/launcher.h"
 #include "cli/commands.h"
+#include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
 #include "graph/error.h"
+#include "kernels/pipelined_llep/notices.h"
 #include "optim/export.h"
 #include "optim/trainer.h"
 
@@ -40,7 +42,8 @@ struct RankFlags {
   int64_t ranks = 0, timeout_s = 600, start_timeout_s = 30;
 };
 
-std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, DataFlags& data, TrainerOptions& trainer) {
+std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, DispatchFlags& dispatch, DataFlags& data,
+                                           TrainerOptions& trainer) {
   const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
   const auto text = [](std::string& target) { return po::value<std::string>(&target)->default_value(target); };
   po::options_description main("Run");
@@ -57,7 +60,7 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Data
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
       ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
       ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
-  po::options_description parallel("Ranks (each holds the whole model and reads its own part of every batch)");
+  po::options_description parallel("Ranks (each reads its own part of every batch)");
   parallel.add_options()
       ("ranks", integer(ranks.ranks), "processes to start on this machine; 0 = as many as torchrun, srun or mpirun started, else 1")
       ("comm-timeout", integer(ranks.timeout_s), "seconds a rank may keep the others waiting before the run ends with an error")
@@ -73,6 +76,8 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Data
   batch.add_options()
       ("sequence", integer(trainer.sequence), "tokens per sequence")
       ("micro-batch", integer(trainer.micro_batch), "sequences per forward and backward of a rank")
+      ("leaves", integer(trainer.training.leaves), "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
+      ("unit-rows", integer(trainer.training.unit_rows), "rows of an expert that are summed from zero: changes rounding, not speed")
       ("grad-accumulation", integer(trainer.grad_accumulation), "micro-batches per step and rank; the loss is the mean over all valid tokens of the step");
   po::options_description optimizer("Optimizer (AdamW)");
   auto& schedule = trainer.schedule;
@@ -89,7 +94,7 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Data
       ("weight-decay", Real(training.weight_decay), "decoupled")
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
       ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
-  return {main, parallel, files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
+  return {main, parallel, dispatch.Options(), files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
 void PrepareFolder(const fs::path& folder) {
@@ -222,19 +227,36 @@ int AgreedSignal(Communicator* world) {
   return *std::ranges::max_element(signals);
 }
 
-// Parameters are those of the last finished step. Says what became of them.
-std::string SaveAfterError(const RunFolder& folder, const TrainingSession& session) {
-  try {
-    folder.Save(session);
-    return StrCat("weights after step ", folder.Steps(), " are in ", folder.Weights().parent_path().string());
-  } catch (const Error& second) {  // the first error is the one to tell; this one is its consequence
-    return StrCat("no weights were saved: ", second.message());
+// Every rank calls it; none ends, as if it had failed, while rank 0 writes.
+void Save(const TrainingSession& session, const RunFolder* folder, Communicator* world) {
+  if (folder != nullptr) {
+    folder->Save(session);
+  } else {
+    SaveWeights(session, {}, 0);
   }
+  if (world != nullptr) world->Barrier({"Barrier", "weights"});
+}
+
+// Parameters are those of the last finished step. All ranks save together when all have the error; else rank 0 saves
+// alone, if it holds all weights, and the others need not wait for it.
+void SaveAfterError(Error& error, const TrainingSession& session, const RunFolder* folder, Communicator* world) {
+  const bool all = dynamic_cast<const NonFiniteError*>(&error) != nullptr;
+  if (!all && world != nullptr) world->Abort(error.what());
+  if (!all && folder == nullptr) return;
+  std::string kept = "weights are saved by rank 0";
+  try {
+    Save(session, folder, all ? world : nullptr);
+    if (folder != nullptr) kept = StrCat("weights after step ", folder->Steps(), " are in ", folder->Weights().parent_path().string());
+  } catch (const Error& second) {  // the first error is the one to tell; this one is its consequence
+    kept = StrCat("no weights were saved: ", second.message());
+  }
+  error.AddContext("training; " + kept);
 }
 
 struct TrainFlags {
   RunFlags run;
   RankFlags ranks;
+  DispatchFlags dispatch;
   DataFlags data;
   TrainerOptions trainer;
   po::variables_map values;
@@ -262,6 +284,7 @@ std::string TrainRank(const TrainFlags& flags, Communicator* world) {
     std::cerr << "training on " << (ranks > 1 ? StrCat(ranks, " ranks of ") : "") << CpuThreads() << " CPU threads: "
               << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
               << " tokens per step, arena " << trainer.session().plan().arena_bytes / (1024 * 1024) << (ranks > 1 ? " MiB per rank\n" : " MiB\n");
+    for (const std::string& notice : DispatchNotices(trainer.session().graph())) std::cerr << notice << "\n";
   }
   StopOnSignals();
   int stopped_by = 0;
@@ -271,12 +294,10 @@ std::string TrainRank(const TrainFlags& flags, Communicator* world) {
       if (folder) folder->Record(record);
     }
   } catch (Error& error) {
-    if (world != nullptr) world->Abort(error.what());  // the others need not wait for the file
-    if (folder) error.AddContext("training; " + SaveAfterError(*folder, trainer.session()));
+    SaveAfterError(error, trainer.session(), folder.get(), world);
     throw;
   }
-  if (folder) folder->Save(trainer.session());
-  if (world != nullptr) world->Barrier({"Barrier", "weights"});  // none ends, as if it had failed, while rank 0 writes
+  Save(trainer.session(), folder.get(), world);
   if (!folder) return "";
   if (!trainer.Done()) {
     return StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
@@ -312,7 +333,7 @@ int TrainAsRank(const TrainFlags& flags, const RankEnvironment& environment) {
 
 int TrainCommand(int argc, const char* const* argv) {
   TrainFlags flags;
-  const auto groups = Flags(flags.run, flags.ranks, flags.data, flags.trainer);
+  const auto groups = Flags(flags.run, flags.ranks, flags.dispatch, flags.data, flags.trainer);
   if (!ParseOptions(argc, argv, "weir train MODEL.onnx --data PATH --out RUN [flags]", groups, {"model"}, flags.values)) {
     return kExitOk;
   }
@@ -337,6 +358,7 @@ int TrainCommand(int argc, const char* const* argv) {
   options.device = ChosenDevice(run.device);
   if (environment.world > 1 && options.device != DeviceKind::kCpu) throw UsageError("several ranks train with --device cpu only");
   options.training.layout.world = environment.world;
+  flags.dispatch.Apply(options.training);
   flags.config = ResolvedConfig(groups, flags.values);
   SetCpuThreads(run.threads > 0 ? run.threads
                                 : std::max(1, CpuThreads() / static_cast<int>(environment.local_size)));

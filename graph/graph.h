@@ -45,6 +45,11 @@ struct ParameterPiece {
   Dims offset;
 };
 
+// The rows [first, first + shape[0]) of axis 0 that a rank holds of a parameter of `total` rows.
+struct ParameterShard {
+  int64_t first = 0, total = 0;
+};
+
 // What a trained tensor is called and how it maps back to the files it came from.
 struct ParameterInfo {
   std::vector<ParameterPiece> initializers;  // in the user's ONNX graph; export writes back here
@@ -52,6 +57,7 @@ struct ParameterInfo {
   std::vector<std::string> tied_initializers;  // further byte-identical initializers of the file
   int original_rank = 0;                     // dims of the framework's tensor, for decay groups
   std::string shared_by = "world";           // rank group (graph/layout.h) whose ranks hold this same tensor
+  std::optional<ParameterShard> shard;       // pieces describe the whole; absent = the whole is here
 };
 
 struct Value {

@@ -1,5 +1,7 @@
 #include "graph/parameter.h"
 
+#include <algorithm>
+
 #include "graph/error.h"
 
 namespace weir {
@@ -67,13 +69,71 @@ bool HasAllData(const Graph& graph, const Value& parameter) {
   return true;
 }
 
+Dims WholeDims(const Value& parameter) {
+  Dims dims = ToDims(parameter.shape);
+  const auto& shard = parameter.parameter->shard;
+  if (shard) dims[0] = shard->total;
+  return dims;
+}
+
+namespace {
+
+struct Rows {
+  int64_t begin, end;
+};
+
+// Rows of the canonical axis 0 that a piece fills.
+Rows RowsOf(const ParameterPiece& piece, const Dims& canonical) {
+  const int64_t begin = piece.offset.empty() ? 0 : piece.offset[0];
+  return {begin, begin + (piece.dims.size() < canonical.size() ? 1 : PieceExtent(piece)[0])};
+}
+
+// Copies the piece's elements in `held` rows; reads no others when axis 0 leads in the tensor too.
+void LoadRows(const TensorData& source, const ParameterPiece& piece, const Dims& whole, const Rows& held,
+              std::vector<float>& values) {
+  const Rows filled = RowsOf(piece, whole);
+  const Rows rows = {std::max(filled.begin, held.begin), std::min(filled.end, held.end)};
+  if (rows.begin >= rows.end) return;
+  const int64_t row = NumElements(whole) / whole[0];
+  const bool leads = piece.dims.size() == whole.size() && (piece.perm.empty() || piece.perm[0] == 0) &&
+                     piece.deinterleave_axis != 0;
+  if (!leads) {
+    const std::vector<float> all = source.AsFloats();
+    ForEachElement(piece, whole, [&](int64_t from, int64_t to) {
+      if (to < rows.begin * row || to >= rows.end * row) return;
+      values[static_cast<size_t>(to - held.begin * row)] = all[static_cast<size_t>(from)];
+    });
+    return;
+  }
+  ParameterPiece part = piece;
+  const int64_t piece_row = NumElements(piece.dims) / piece.dims[0];
+  part.dims[0] = rows.end - rows.begin;
+  part.offset.resize(whole.size());
+  part.offset[0] = rows.begin - held.begin;
+  std::vector<float> floats(static_cast<size_t>(NumElements(part.dims)));
+  source.ReadFloats((rows.begin - filled.begin) * piece_row, floats);
+  Dims dims = whole;
+  dims[0] = held.end - held.begin;
+  ForEachElement(part, dims, [&](int64_t from, int64_t to) {
+    values[static_cast<size_t>(to)] = floats[static_cast<size_t>(from)];
+  });
+}
+
+}  // namespace
+
 std::vector<float> LoadParameter(const Graph& graph, const Value& parameter) {
   const Dims dims = ToDims(parameter.shape);
   std::vector<float> values(static_cast<size_t>(NumElements(dims)));
+  const auto& shard = parameter.parameter->shard;
   for (const ParameterPiece& piece : parameter.parameter->initializers) {
-    const std::vector<float> source = Find(graph, piece.tensor).AsFloats();
+    const TensorData& source = Find(graph, piece.tensor);
+    if (shard) {
+      LoadRows(source, piece, WholeDims(parameter), {shard->first, shard->first + dims[0]}, values);
+      continue;
+    }
+    const std::vector<float> floats = source.AsFloats();
     ForEachElement(piece, dims, [&](int64_t from, int64_t to) {
-      values[static_cast<size_t>(to)] = source[static_cast<size_t>(from)];
+      values[static_cast<size_t>(to)] = floats[static_cast<size_t>(from)];
     });
   }
   return values;

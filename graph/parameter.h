@@ -12,9 +12,12 @@ namespace weir {
 void ForEachElement(const ParameterPiece& piece, const Dims& canonical,
                     const std::function<void(int64_t, int64_t)>& body);
 
-// Canonical values of a parameter assembled from its initializers in `graph.initializers`.
+// Canonical values of a parameter, or of the shard of it that is held, assembled from its initializers in
+// `graph.initializers`.
 // Throws InvalidModel naming the tensor when its bytes are missing.
 std::vector<float> LoadParameter(const Graph& graph, const Value& parameter);
+// The canonical dims of all of it, whatever shard is held: what its pieces refer to.
+Dims WholeDims(const Value& parameter);
 bool HasAllData(const Graph& graph, const Value& parameter);
 
 // Inverse: the values of one source tensor of the parameter, gathered from canonical `values`.

@@ -13,7 +13,7 @@ ParameterKind KindAt(const Use& use, const Value& parameter) {
   }
   if (op == "LayerNormalization") return i == 1 ? ParameterKind::kNormGain : ParameterKind::kBias;
   if (op == "Linear" && i == 2) return ParameterKind::kBias;
-  if (op == "Experts" && i >= 5) return ParameterKind::kBias;
+  if ((op == "Experts" || op == "PipelinedLlep") && i >= 5) return ParameterKind::kBias;
   if (op == "Attention" && i == 3) return ParameterKind::kBias;
   if ((op == "Add" || op == "Sub") && parameter.shape.size() <= 1) return ParameterKind::kBias;
   if (op == "Mul" && parameter.shape.size() <= 1) return ParameterKind::kNormGain;

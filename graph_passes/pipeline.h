@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,15 @@ struct CanonicalizeOptions {
 // problem (op, node, reason).
 void Canonicalize(Graph& graph, const CanonicalizeOptions& options, PassManager& passes);
 
+// How the rows of experts travel (docs/streaming.md). No field changes a bit of any result.
+struct StreamDispatchOptions {
+  int64_t chunk_tokens = 0, max_chunks = 0;  // tokens of a rank per chunk; 0 = no limit
+  double lambda = 1.3;      // a chunk whose fullest rank has less than this times the mean keeps experts at home
+  double alpha = 1.1;       // else ranks are filled up to this times the mean
+  int64_t min_rows = 256;   // fewer rows do not leave home
+  int64_t max_foreign = 2;  // experts that a rank borrows at most
+};
+
 struct TrainingOptions {
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8, weight_decay = 0.1;
   // "matrices": parameters of two or more dims that are not norms or biases; "dims": every parameter of
@@ -37,6 +47,8 @@ struct TrainingOptions {
   StreamOptimizerOptions offload = {};  // of the optimizer's moments; bucket 0 = off
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
   Layout layout = {};  // of the ranks that run this graph together
+  int64_t rank = 0;
+  std::optional<StreamDispatchOptions> stream_dispatch = {};  // absent: plain experts
 };
 
 // Adds loss, backward, norm and AdamW to a canonical graph (docs/canonical_graph.md, training graph).

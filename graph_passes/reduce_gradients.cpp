@@ -43,9 +43,12 @@ bool ReduceGradients::Run(Graph& graph, PassContext& context) {
   Builder builder(graph, norm);
   builder.SetPhase(Phase::kNorm);
   const std::vector<Value*> gradients = norm->inputs;
-  for (Value* gradient : gradients) {
+  std::vector<int64_t> sharded;
+  for (Value* const& gradient : gradients) {
     const Value* accumulator = AccumulatorOf(gradient);
-    const std::string& group = ParameterOf(graph, *accumulator).shared_by;
+    const ParameterInfo& info = ParameterOf(graph, *accumulator);
+    if (info.shard) sharded.push_back(&gradient - gradients.data());
+    const std::string& group = info.shared_by;
     const int64_t ranks = layout_.GroupSize(group);
     if (ranks == 1) continue;
     builder.SetStem(accumulator->name + ".sum");
@@ -55,7 +58,12 @@ bool ReduceGradients::Run(Graph& graph, PassContext& context) {
     graph.SetInput(sum->producer, 0, gradient);
     context.Matched(*sum->producer);
   }
-  return context.matches > 0;
+  if (!sharded.empty()) {
+    norm->attributes.Set("sharded", sharded);
+    norm->attributes.Set("group", std::string("expert"));
+    norm->attributes.Set("ranks", layout_.expert_parallel);
+  }
+  return context.matches > 0 || !sharded.empty();
 }
 
 }  // namespace weir

@@ -6,7 +6,8 @@ namespace weir {
 
 // GradientNorm(acc...)   ==>   GradientNorm(TreeReduceGradient(acc)...)
 // Every accumulator is summed over the ranks that hold the same parameter (ParameterInfo::shared_by) before
-// anything reads it as the gradient of the step. Parameters that no other rank holds stay as they are.
+// anything reads it as the gradient of the step. Parameters that no other rank holds stay as they are. The
+// norm then sums over the expert group what its ranks hold shards of (attribute `sharded`).
 class ReduceGradients : public Pass {
  public:
   explicit ReduceGradients(const Layout& layout) : layout_(layout) {}

@@ -7,7 +7,9 @@
 #include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
 #include "graph_passes/reduce_gradients.h"
+#include "graph_passes/shard_experts.h"
 #include "graph_passes/stream_checkpoints.h"
+#include "graph_passes/stream_dispatch.h"
 #include "graph_passes/stream_lm_head.h"
 
 namespace weir {
@@ -33,6 +35,17 @@ void Recompute(Graph& graph, const TrainingOptions& options, PassManager& passes
   passes.Run(pass, graph);
 }
 
+void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  options.layout.Validate();
+  const int64_t ranks = options.layout.expert_parallel;
+  if (ranks == 1 && !options.stream_dispatch) return;
+  StreamDispatch stream(options.stream_dispatch, ranks);
+  passes.Run(stream, graph);
+  if (ranks == 1) return;
+  ShardExperts shard(ranks, options.rank % ranks);
+  passes.Run(shard, graph);
+}
+
 }  // namespace
 
 void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
@@ -42,6 +55,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   passes.Run(gradient, graph);
   SetUnits(graph, options);
   Recompute(graph, options, passes);
+  SpreadExperts(graph, options, passes);
   WEIR_CHECK(options.strip >= 0, ErrorCode::kInvalidArgument, "--strip=", options.strip, " must be positive, or 0 for off");
   if (options.strip > 0) {
     StreamLmHead head(options.strip);

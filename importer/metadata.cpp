@@ -113,6 +113,10 @@ GraphMetadata FromJson(const Json& json) {
     parameter.originals = PiecesFromJson(entry.at("originals"));
     parameter.tied_initializers = entry.at("tied").get<std::vector<std::string>>();
     parameter.original_rank = entry.at("rank").get<int>();
+    if (entry.contains("shard")) {
+      const Json& shard = entry.at("shard");
+      parameter.shard = {shard.at("first").get<int64_t>(), shard.at("total").get<int64_t>()};
+    }
   }
   metadata.notices = json.at("notices").get<std::vector<std::string>>();
   metadata.stripped = json.at("stripped").get<std::vector<std::string>>();
@@ -131,6 +135,10 @@ void SetMetadata(onnx::ModelProto& model, const GraphMetadata& metadata) {
                         {"originals", ToJson(parameter.originals)},
                         {"tied", parameter.tied_initializers},
                         {"rank", parameter.original_rank}};
+    if (parameter.shard) {
+      parameters[name]["shard"] = {{"first", parameter.shard->first},
+                                   {"total", parameter.shard->total}};
+    }
   }
   auto* entry = model.add_metadata_props();
   entry->set_key(kGraphKey);

@@ -13,14 +13,16 @@ namespace weir {
 void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step) {
   std::map<std::string, TensorDataPtr> tensors;
   for (const Value* parameter : session.parameters()) {
-    const auto data = session.Data(*parameter);
-    WEIR_CHECK(std::all_of(data.begin(), data.end(), [](float v) { return std::isfinite(v); }), ErrorCode::kDeviceError,
+    const std::vector<float> whole = session.Whole(*parameter, session.Data(*parameter));
+    WEIR_CHECK(std::ranges::all_of(whole, [](float v) { return std::isfinite(v); }), ErrorCode::kDeviceError,
                "parameter '", parameter->name, "' holds NaN or infinity, so no weights are saved; lower --learning-rate");
-    const auto values = ToSourceLayout(*parameter, data, /*framework=*/true);
+    if (session.rank() != 0) continue;
+    const auto values = ToSourceLayout(*parameter, whole, /*framework=*/true);
     for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
       tensors[piece.tensor] = TensorData::Owned(piece.dtype, piece.dims, EncodeFloats(values.at(piece.tensor), piece.dtype));
     }
   }
+  if (session.rank() != 0) return;
   WriteSafetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
 }
 

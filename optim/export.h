@@ -9,7 +9,8 @@
 namespace weir {
 
 // Trained weights as safetensors under the framework's names (the file's initializer names where those
-// are not known) and layouts, in each tensor's file dtype; tied weights once. Atomic.
+// are not known) and layouts, in each tensor's file dtype; tied weights once. Atomic. Every rank calls it,
+// rank 0 writes.
 void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step);
 
 // Writes `weights` (as SaveWeights made them) back into the user's own ONNX graph.

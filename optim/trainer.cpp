@@ -56,10 +56,12 @@ StepRecord Trainer::Step() {
   if (result.finite) {
     session_.Update(record.learning_rate, ++updates_);
   } else {
-    WEIR_CHECK(options_.non_finite == NonFinitePolicy::kSkip, ErrorCode::kDeviceError, "step ", step_, ": loss ",
-               result.loss, " and gradient norm ", result.grad_norm,
-               " are not finite; parameters are as after step ", step_ - 1,
-               ". Lower --learning-rate, set --max-norm, or go on with --non-finite skip");
+    if (options_.non_finite == NonFinitePolicy::kStop) {
+      throw NonFiniteError(ErrorCode::kDeviceError,
+                           StrCat("step ", step_, ": loss ", result.loss, " and gradient norm ", result.grad_norm,
+                                  " are not finite; parameters are as after step ", step_ - 1,
+                                  ". Lower --learning-rate, set --max-norm, or go on with --non-finite skip"));
+    }
     record.skipped = true;
   }
   record.loss = result.loss;

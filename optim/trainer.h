@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "graph/error.h"
 #include "optim/checkpoint.h"
 #include "optim/data_loader.h"
 #include "optim/lr_schedule.h"
@@ -15,6 +16,12 @@ namespace weir {
 
 // What to do when loss or gradient norm is NaN or infinite. Nothing is updated in either case.
 enum class NonFinitePolicy : uint8_t { kStop, kSkip };
+
+// The step is not finite, on all ranks alike.
+class NonFiniteError : public Error {
+ public:
+  using Error::Error;
+};
 
 struct TrainerOptions {
   int64_t micro_batch = 4;        // sequences per forward and backward
@@ -45,7 +52,7 @@ class Trainer {
   Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes,
           Communicator* communicator = nullptr);
 
-  // One step; throws DeviceError when it is not finite and the policy says stop.
+  // One step; throws NonFiniteError when it is not finite and the policy says stop.
   StepRecord Step();
   // For a checkpoint, and to go on from one whose tensors are in the session: the next step reads the sample
   // after the last, however steps are split now.

@@ -30,6 +30,12 @@ int64_t VocabularyOf(const Graph& graph) {
   throw Error(ErrorCode::kInvalidModel, "the model has no token embedding; a decoder with input_ids is expected");
 }
 
+// Of the shard that is held, in the whole: random values do not depend on who holds them.
+int64_t FirstElement(const Value& parameter) {
+  const auto& shard = parameter.parameter->shard;
+  return shard ? shard->first * (NumElements(WholeDims(parameter)) / shard->total) : 0;
+}
+
 void FillParameter(const Graph& graph, const Value& parameter, const InitOptions& init,
                    std::span<float> out) {
   if (HasAllData(graph, parameter)) {
@@ -42,7 +48,7 @@ void FillParameter(const Graph& graph, const Value& parameter, const InitOptions
   switch (KindOf(parameter)) {
     case ParameterKind::kNormGain: std::fill(out.begin(), out.end(), 1.0f); break;
     case ParameterKind::kBias: std::fill(out.begin(), out.end(), 0.0f); break;
-    case ParameterKind::kMatrix: FillNormal(out, 0, parameter.name, init.seed, 0, init.std); break;
+    case ParameterKind::kMatrix: FillNormal(out, FirstElement(parameter), parameter.name, init.seed, 0, init.std); break;
   }
 }
 
@@ -72,7 +78,9 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   WEIR_CHECK(batch > 0 && sequence > 0, ErrorCode::kInvalidArgument, "--micro-batch=", batch,
              " and --sequence=", sequence, " must be positive");
   vocabulary_ = VocabularyOf(*graph_);
-  BuildTrainingGraph(*graph_, options, passes);
+  TrainingOptions own = options;
+  own.rank = rank();
+  BuildTrainingGraph(*graph_, own, passes);
   SpecializeShapes(*graph_, batch, sequence);
   PlaceOnHost(*graph_, options, passes);
   plan_ = MakePlan(*graph_, device);
@@ -176,6 +184,20 @@ void TrainingSession::SetMoment(const Value& parameter, const char* which, std::
   SetFloats(parameter.name + "." + which, values);
 }
 
+std::vector<float> TrainingSession::Whole(const Value& parameter, std::span<const float> own) const {
+  if (!parameter.parameter->shard) return {own.begin(), own.end()};
+  const Dims dims = WholeDims(parameter);
+  std::vector<float> whole(static_cast<size_t>(NumElements(dims)));
+  Communicator& group = communicator_->Group("expert");
+  std::vector<int64_t> bytes;
+  for (int64_t member = 0; member < group.size(); ++member) {
+    const int64_t rows = ShareOf(dims[0], group.size(), member).size();
+    bytes.push_back(rows * std::ssize(whole) / dims[0] * static_cast<int64_t>(sizeof(float)));
+  }
+  group.AllGatherV(std::as_bytes(own), std::as_writable_bytes(std::span(whole)), bytes, {"GatherExperts", parameter.name});
+  return whole;
+}
+
 InferenceSession::InferenceSession(const Graph& canonical, int64_t batch, int64_t sequence,
                                    const std::vector<std::string>& taps, DeviceKind device)
     : graph_(Clone(canonical)) {
@@ -210,7 +232,9 @@ const std::vector<ParameterPiece>& SourcePieces(const Value& parameter, bool fra
 std::map<std::string, std::vector<float>> ToSourceLayout(const Value& parameter, std::span<const float> canonical,
                                                          bool framework) {
   std::map<std::string, std::vector<float>> tensors;
-  const Dims dims = ToDims(parameter.shape);
+  const Dims dims = WholeDims(parameter);
+  WEIR_CHECK(std::ssize(canonical) == NumElements(dims), ErrorCode::kInternal, "parameter '", parameter.name, "' has ",
+             NumElements(dims), " elements, got ", canonical.size(), "; gather the shards first");
   for (const ParameterPiece& piece : SourcePieces(parameter, framework)) {
     tensors[piece.tensor] = ExtractPiece(piece, dims, canonical);
   }

@@ -60,6 +60,11 @@ class TrainingSession {
   std::vector<TraceSpan> StopTrace() { return executor_->StopTrace(); }
   void Synchronize() const { executor_->Synchronize(); }
 
+  // All of a parameter on every rank, from what each holds of it (`own`: Data, Gradient or Moment).
+  // Collective for sharded parameters.
+  std::vector<float> Whole(const Value& parameter, std::span<const float> own) const;
+
+  int64_t rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return *graph_; }
   int64_t batch() const { return batch_; }

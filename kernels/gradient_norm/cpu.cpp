@@ -1,3 +1,6 @@
+#include <vector>
+
+#include "backend/communicator.h"
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
 #include "kernels/gradient_norm/reference.h"
@@ -43,6 +46,27 @@ int64_t GradientNormWorkspace(const Node& node) {
   return (static_cast<int64_t>(node.inputs.size()) + blocks) * static_cast<int64_t>(sizeof(double));
 }
 
+// Sums of sharded accumulators over the ranks that hold the shards, in rank order by the same tree.
+void AddShards(const KernelContext& c, double* sums) {
+  const std::vector<int64_t> sharded = c.attributes().Ints("sharded");
+  const int64_t ranks = c.attributes().Int("ranks", 1);
+  if (sharded.empty() || ranks == 1) return;
+  WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal,
+             "shards of gradients lie on ", ranks, " ranks, the group has ",
+             c.communicator ? c.communicator->size() : 1);
+  std::vector<double> own, all(sharded.size() * static_cast<size_t>(ranks)), column;
+  for (const int64_t p : sharded) own.push_back(sums[p]);
+  c.communicator->AllGather(std::as_bytes(std::span(own)), std::as_writable_bytes(std::span(all)),
+                            {"GradientNorm", "sharded gradients"});
+  for (size_t i = 0; i < sharded.size(); ++i) {
+    column.clear();
+    for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {
+      column.push_back(all[rank * sharded.size() + i]);
+    }
+    sums[sharded[i]] = TreeSum(column.data(), ranks);
+  }
+}
+
 void LaunchGradientNorm(KernelContext& c) {
   double* sums = reinterpret_cast<double*>(c.workspace.data());
   double* blocks = sums + c.inputs.size();
@@ -56,6 +80,7 @@ void LaunchGradientNorm(KernelContext& c) {
     });
     sums[p] = TreeSum(blocks, parts);
   }
+  AddShards(c, sums);
   *c.outputs[0].data<double>() = std::sqrt(TreeSum(sums, static_cast<int64_t>(c.inputs.size())));
 }
 

@@ -48,6 +48,8 @@ const OpSchema& GradientNormSchema() {
 inputs: float32 accumulators of any shape; output float64 scalar.
 Accumulates in float64 over fixed blocks of 2^16 elements; a fixed binary tree over the blocks of
 each accumulator, then over accumulators in input order. Deterministic for any threads.
+Inputs listed in `sharded` are shards: their sums are added over the `ranks` ranks of `group` by the
+same tree first, so that every rank has the norm of the whole. Without ranks: their own.
 Cost: 2 flop and 4 bytes per element.  Source: torch.nn.utils.clip_grad_norm_ (norm type 2).)",
                                .min_inputs = 1,
                                .max_inputs = -1,

@@ -17,7 +17,8 @@ void InferPipelinedLlep(InferContext& c) {
   const LlepKnobs knobs = KnobsOf(c.node.attributes, constant(tokens, 0), constant(top_k, 1));
   knobs.Validate();  // C7
   const int64_t least = knobs.experts / knobs.ranks, most = DivCeil(knobs.experts, knobs.ranks);
-  if (held.IsConstant() && (held.Constant() < least || held.Constant() > most)) {
+  const bool whole = constant(held, knobs.experts) == knobs.experts;  // until shard_experts has run
+  if (!whole && (held.Constant() < least || held.Constant() > most)) {
     c.Fail(StrCat("C8: a rank's share of ", knobs.experts, " experts over ", knobs.ranks,
                   " ranks is ", least, " to ", most, "; gate_up is ", ToString(c.shape(3))));
   }

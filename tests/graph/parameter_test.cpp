@@ -87,5 +87,34 @@ TEST(Parameter, MissingBytesAreNamed) {
   }
 }
 
+// Rows [1, 3) of 4: from one tensor, from one per row, and where axis 0 does not lead in the file.
+TEST(Parameter, LoadsOnlyTheShardItHolds) {
+  const auto load = [](std::vector<ParameterPiece> pieces) {
+    Fixture f({4, 2}, std::move(pieces));
+    f.parameter->shape[0] = 2;
+    f.parameter->parameter->shard = ParameterShard{.first = 1, .total = 4};
+    EXPECT_EQ(WholeDims(*f.parameter), (Dims{4, 2}));
+    return LoadParameter(f.graph, *f.parameter);
+  };
+  EXPECT_EQ(load({{.tensor = "a", .dims = {4, 2}, .perm = {}, .offset = {}}}), (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ(load({{.tensor = "a", .dims = {2, 2}, .perm = {}, .offset = {0, 0}},
+                  {.tensor = "b", .dims = {2, 2}, .perm = {}, .offset = {2, 0}}}),
+            (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ(load({{.tensor = "a", .dims = {2}, .perm = {}, .offset = {0, 0}},
+                  {.tensor = "b", .dims = {2}, .perm = {}, .offset = {1, 0}},
+                  {.tensor = "c", .dims = {2}, .perm = {}, .offset = {2, 0}},
+                  {.tensor = "d", .dims = {2}, .perm = {}, .offset = {3, 0}}}),
+            (std::vector<float>{2, 3, 4, 5}));
+  EXPECT_EQ(load({{.tensor = "a", .dims = {2, 4}, .perm = {1, 0}, .offset = {}}}), (std::vector<float>{1, 5, 2, 6}));
+}
+
+// Columns of expert rows: the axis that leads stays, the others are permuted and interleaved.
+TEST(Parameter, LoadsAShardOfPermutedRows) {
+  Fixture f({3, 4, 1}, {{.tensor = "a", .dims = {3, 1, 4}, .perm = {0, 2, 1}, .deinterleave_axis = 1, .offset = {}}});
+  f.parameter->shape[0] = 1;
+  f.parameter->parameter->shard = ParameterShard{.first = 2, .total = 3};
+  EXPECT_EQ(LoadParameter(f.graph, *f.parameter), (std::vector<float>{8, 10, 9, 11}));
+}
+
 }  // namespace
 }  // namespace weir

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "backend/cpu/thread_communicator.h"
-#include "backend/layout.h"
+#include "graph/layout.h"
 #include "backend/plan.h"
 #include "kernels/llep/plan.h"
 

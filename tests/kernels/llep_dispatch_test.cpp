@@ -145,6 +145,15 @@ TEST_P(Dispatch, ReceivesNoMoreThanTheBounds) {
 INSTANTIATE_TEST_SUITE_P(All, Dispatch, testing::ValuesIn(Cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// RTD-05: ranks of 7 tokens and of 1 token both run 3 chunks of 3 tokens.
+TEST(LlepDispatch, RanksAgreeOnTheNumberOfChunks) {
+  const DispatchProblem problem =
+      MakeProblem({.e = 2, .k = 1, .leaves = 7}, {7, 1}, Modulo(Balanced, 2));
+  const DispatchRun run = RunDispatch(problem, {{"chunk_tokens", int64_t{3}}});
+  for (const Traffic& traffic : run.traffic) EXPECT_EQ(traffic.calls.at("DispatchRows"), 3 + 3 * 3);
+  ExpectSameBits(run.ranks, RunTwin(problem), "7 and 1 tokens");
+}
+
 // RTD-14: with everything on one expert, units spread over all ranks within the balanced bound.
 TEST(LlepDispatch, SpreadsOneHotExpertOverAllRanks) {
   const DispatchProblem problem = MakeProblem({.e = 4, .leaves = 4}, {24, 24, 24, 24}, AllToOne);

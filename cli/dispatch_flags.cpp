@@ -1,0 +1,24 @@
+#include "cli/dispatch_flags.h"
+
+namespace weir {
+
+po::options_description DispatchFlags::Options() {
+  const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
+  po::options_description options("Experts (none of these changes a bit of the result, but --expert-parallel regroups sums over ranks)");
+  options.add_options()
+      ("expert-parallel", integer(expert_parallel), "ranks that hold the experts together, each its share; must divide the ranks")
+      ("chunk-tokens", integer(stream.chunk_tokens), "tokens of a rank whose expert rows are on their way at a time; 0 = all")
+      ("max-chunks", integer(stream.max_chunks), "chunks at most, larger ones then; 0 = no limit")
+      ("lambda", Real(stream.lambda), "experts stay at home while the fullest rank has less than this times the mean rows")
+      ("alpha", Real(stream.alpha), "else experts are lent until no rank has more than this times the mean")
+      ("min-rows", integer(stream.min_rows), "fewer rows are not worth lending an expert")
+      ("max-foreign", integer(stream.max_foreign), "experts that a rank borrows per layer at most; 0 = none");
+  return options;
+}
+
+void DispatchFlags::Apply(TrainingOptions& training) const {
+  training.layout.expert_parallel = expert_parallel;
+  if (expert_parallel > 1 || stream.chunk_tokens > 0) training.stream_dispatch = stream;
+}
+
+}  // namespace weir
