@@ -34,7 +34,7 @@ int PlanCommand(int argc, const char* const* argv) {
       ("sequence", po::value<int64_t>(&sequence)->default_value(sequence), "tokens per sequence")
       ("micro-batch", po::value<int64_t>(&micro_batch)->default_value(micro_batch), "sequences per forward and backward")
       ("device", po::value<std::string>()->default_value("cpu"), "whose kernels and scratch the plan has: cpu or cuda; no GPU is needed")
-      ("ranks", po::value<int64_t>(&training.layout.world)->default_value(1), "ranks that train together; the bytes are those of rank 0")
+      ("ranks", po::value<int64_t>(&training.layout.world)->default_value(1), "ranks that train together; the bytes are those of rank 0, which holds most")
       ("device-memory", po::value<std::string>(), "budget, such as 24GiB: says whether the step fits (exit code 3 when not)")
       ("host-memory", po::value<std::string>(), "the same for host memory")
       ("json", po::bool_switch(), "print every buffer, step and the ledger as JSON");

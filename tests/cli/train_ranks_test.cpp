@@ -99,6 +99,39 @@ TEST_F(TrainRanks, RepeatTheirBytesAndMatchOneRank) {
   EXPECT_NE(a[0]["loss"], a[2]["loss"]);
 }
 
+// Experts on two ranks: chunks and lent experts change no bit, and the file has all experts.
+TEST_F(TrainRanks, StreamTheirExpertsWithTheSameBytes) {
+  const std::string flags = "--ranks 2 --expert-parallel 2 --steps 2 --micro-batch 1 --learning-rate 1e-2 ";
+  const Outcome whole = Train("whole", flags), chunks = Train("chunks", flags + "--chunk-tokens 3 --lambda 1 --alpha 1 --min-rows 1 --max-foreign 2");
+  ASSERT_EQ(whole.code, 0) << whole.text;
+  ASSERT_EQ(chunks.code, 0) << chunks.text;
+  EXPECT_EQ(ReadText(folder_ / "whole" / "weights.safetensors"), ReadText(folder_ / "chunks" / "weights.safetensors"));
+  const Outcome one = Train("one", "--steps 2 --micro-batch 2 --learning-rate 1e-2");
+  ASSERT_EQ(one.code, 0) << one.text;
+  const auto spread = ReadSafetensors(folder_ / "whole" / "weights.safetensors").tensors;
+  const auto alone = ReadSafetensors(folder_ / "one" / "weights.safetensors").tensors;
+  ASSERT_EQ(spread.size(), alone.size());
+  for (const auto& [name, tensor] : alone) EXPECT_EQ(spread.at(name)->dims(), tensor->dims()) << name;
+}
+
+// Mixtral of 2 layers, 5 experts of 3 x 64 x 12 floats: rank 0 of two holds 3 of them, in weights, gradients and moments.
+TEST_F(TrainRanks, PlanTheFullestRank) {
+  const auto ledger = [&](int expert_parallel) {
+    const fs::path file = folder_ / "plan.json";
+    const std::string command = WEIR_PROGRAM " plan " WEIR_SOURCE_DIR "/models/mixtral/dynamo18_batched_mm_eager.onnx --sequence 16 --json "
+                                "--ranks 4 --chunk-tokens 16 --expert-parallel " + std::to_string(expert_parallel) + " >" + file.string() +
+                                " 2>" + (folder_ / "notices").string();
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return nlohmann::json::parse(ReadText(file)).at("ledger");
+  };
+  const auto one = ledger(1), two = ledger(2);
+  const int64_t expert = 3 * 64 * 12 * 4, gone = 2 * (5 - 3) * expert;
+  for (const auto& [term, copies] : {std::pair("weights", 1), {"grads", 1}, {"optimizer", 2}}) {
+    EXPECT_EQ(one.at(term).get<int64_t>() - two.at(term).get<int64_t>(), copies * gone) << term;
+  }
+  EXPECT_NE(ReadText(folder_ / "notices").find("experts: 5 over 2 ranks"), std::string::npos);
+}
+
 // The signal reaches one rank only; all stop after the same step and the weights are those of it.
 TEST_F(TrainRanks, StopTogetherOnASignalToOneOfThem) {
   for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {

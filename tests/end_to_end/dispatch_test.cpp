@@ -64,7 +64,7 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
   options.unit_rows = launch.unit_rows;
   const int64_t rows = batch.rows / launch.world, rank = world == nullptr ? 0 : world->rank();
   PassManager passes;
-  TrainingSession session(*batch.graph, options, rows, batch.length, {}, passes, world);
+  TrainingSession session(*batch.graph, options, rows, batch.length, {}, passes, DeviceKind::kCpu, world);
   const auto first = rank * rows * batch.length, last = first + rows * batch.length;
   const TrainingSession::MicroBatch micro{{batch.ids.begin() + first, batch.ids.begin() + last},
                                           {batch.labels.begin() + first, batch.labels.begin() + last}};
@@ -193,7 +193,7 @@ TEST(Dispatch, AFileOfWeightsHoldsAllExperts) {
     TrainingOptions options;
     options.layout = {.world = 2, .expert_parallel = 2};
     PassManager passes;
-    SaveWeights(TrainingSession(*batch.graph, options, 4, batch.length, {}, passes, &world), path, 0);
+    SaveWeights(TrainingSession(*batch.graph, options, 4, batch.length, {}, passes, DeviceKind::kCpu, &world), path, 0);
   });
   const NamedTensors saved = ReadSafetensors(path).tensors;
   const NamedTensors original = ReadSafetensors(WEIR_SOURCE_DIR "/models/mixtral/weights.safetensors").tensors;
@@ -217,7 +217,7 @@ TEST(Dispatch, RandomWeightsAreTheSameWhereverTheyLie) {
       TrainingOptions options;
       options.layout = {.world = ranks, .expert_parallel = ranks};
       PassManager passes;
-      TrainingSession session(*graph, options, 1, 8, {.enabled = true, .seed = 3}, passes, &world);
+      TrainingSession session(*graph, options, 1, 8, {.enabled = true, .seed = 3}, passes, DeviceKind::kCpu, &world);
       for (const Value* p : session.parameters()) {
         auto whole = session.Whole(*p, session.Data(*p));
         const std::lock_guard lock(mutex);
