@@ -27,21 +27,24 @@ void CheckpointFlags::Check() const {
   if (resume != "none" && resume != "auto") throw UsageError("--resume must be none or auto, got " + resume);
 }
 
-RunCheckpoints::RunCheckpoints(const CheckpointFlags& flags, const fs::path& run, std::map<std::string, std::string> identity)
-    : flags_(flags), folder_(run / "checkpoints"), checkpoints_(folder_), identity_(std::move(identity)) {}
+RunCheckpoints::RunCheckpoints(const CheckpointFlags& flags, const fs::path& run, std::map<std::string, std::string> identity,
+                               bool leads)
+    : flags_(flags), folder_(run / "checkpoints"), checkpoints_(folder_), identity_(std::move(identity)), leads_(leads) {}
 
 int64_t RunCheckpoints::Start(Trainer& trainer) const {
   if (flags_.resumes()) {
     std::vector<std::string> notices;
     const auto state = checkpoints_.LoadLatest(trainer.session(), identity_, notices);
-    for (const std::string& notice : notices) std::cerr << "checkpoint " << notice << "\n";
+    for (const std::string& notice : notices) {
+      if (leads_) std::cerr << "checkpoint " << notice << "\n";
+    }
     if (state) {
       trainer.Resume(*state);
       saved_ = state->step;
-      std::cerr << "resumed after step " << state->step << ", " << state->tokens << " tokens\n";
+      if (leads_) std::cerr << "resumed after step " << state->step << ", " << state->tokens << " tokens\n";
     }
   }
-  if (!flags_.enabled()) return saved_;
+  if (!flags_.enabled() || !leads_) return saved_;
   std::error_code error;
   fs::create_directories(folder_, error);
   const auto space = fs::space(error ? folder_.parent_path() : folder_, error);
@@ -60,6 +63,7 @@ void RunCheckpoints::AfterStep(const Trainer& trainer, int64_t step) const {
 }
 
 void RunCheckpoints::Save(const Trainer& trainer) const {
+  if (!flags_.enabled() || !leads_) return;
   const CheckpointState state = trainer.State(identity_);
   if (state.step == saved_ || state.step == 0) return;
   checkpoints_.Save(trainer.session(), state);

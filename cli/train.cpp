@@ -15,6 +15,7 @@
 #include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
+#include "cli/run_checkpoints.h"
 #include "graph/error.h"
 #include "kernels/pipelined_llep/notices.h"
 #include "optim/export.h"
@@ -97,13 +98,16 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
   return {main, parallel, dispatch.Options(), files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
-void PrepareFolder(const fs::path& folder) {
+// A new run's folder is new or empty; a resumed run's may be a run's.
+void PrepareFolder(const fs::path& folder, bool resumes) {
   std::error_code error;
   fs::create_directories(folder, error);
   WEIR_CHECK(!error && fs::is_directory(folder), ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': ",
              error.message());
+  if (resumes && fs::exists(folder / "config.ini")) return;
   WEIR_CHECK(fs::is_empty(folder), ErrorCode::kInvalidArgument, "run folder '", folder.string(),
-             "' is not empty; give another --out, or remove the old run");
+             resumes ? "' holds something else than a run; give another --out"
+                     : "' is not empty; give another --out, go on with --resume auto, or remove the old run");
 }
 
 void WriteText(const fs::path& path, const std::string& text) {
@@ -194,9 +198,11 @@ void CheckSameConfig(Communicator& world, const std::string& config) {
 // Rank 0 alone writes the run folder and reports progress.
 class RunFolder {
  public:
-  RunFolder(const fs::path& folder, const Trainer& trainer, const RunFlags& run)
-      : folder_((PrepareFolder(folder), folder)),
+  // `resumed`: the step that the run goes on after.
+  RunFolder(const fs::path& folder, const Trainer& trainer, const RunFlags& run, int64_t resumed)
+      : folder_(folder),
         title_(fs::path(run.model).filename().string()),
+        records_(ReadMetrics(folder / "metrics.jsonl", resumed)),
         metrics_(folder / "metrics.jsonl"),
         progress_(trainer.options().steps, run.log_every, std::cerr, isatty(STDERR_FILENO) != 0) {}
 
@@ -210,14 +216,14 @@ class RunFolder {
     WriteText(folder_ / "loss.svg", LossPicture(records_, title_));
   }
   fs::path Weights() const { return folder_ / "weights.safetensors"; }
-  int64_t Steps() const { return std::ssize(records_); }
+  int64_t Steps() const { return records_.empty() ? 0 : records_.back().step; }
 
  private:
   fs::path folder_;
   std::string title_;
+  std::vector<StepRecord> records_;
   MetricsLog metrics_;
   Progress progress_;
-  std::vector<StepRecord> records_;
 };
 
 // The signal that any rank got, on all of them: they stop after the same step.
@@ -253,18 +259,36 @@ void SaveAfterError(Error& error, const TrainingSession& session, const RunFolde
   error.AddContext("training; " + kept);
 }
 
+// What a resumed run must share with the one that it goes on: the tokens and their order.
+std::map<std::string, std::string> Identity(const RunFlags& run, const DataFlags& flags, const TrainerOptions& trainer,
+                                            const DataLoader& data) {
+  return {{"--seed", std::to_string(run.seed)},
+          {"--sequence", std::to_string(trainer.sequence)},
+          {"--no-shuffle", flags.no_shuffle ? "1" : "0"},
+          {"--leaves", std::to_string(trainer.training.leaves)},
+          {"--unit-rows", std::to_string(trainer.training.unit_rows)},
+          {"tokens of --data", std::to_string(data.tokens_per_epoch())},
+          {"documents of --data", std::to_string(data.documents())}};
+}
+
 struct TrainFlags {
   RunFlags run;
   RankFlags ranks;
   DispatchFlags dispatch;
   DataFlags data;
   TrainerOptions trainer;
+  CheckpointFlags checkpoints;
   po::variables_map values;
   std::string config;  // resolved
 };
 
+struct Ending {
+  int code = kExitOk;
+  std::string text;  // why, when not ok
+};
+
 // Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
-std::string TrainRank(const TrainFlags& flags, Communicator* world) {
+Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const bool leads = world == nullptr || world->rank() == 0;
   PassManager passes;
   if (!leads) passes.print = [](const std::string&) {};
@@ -273,10 +297,13 @@ std::string TrainRank(const TrainFlags& flags, Communicator* world) {
   const DataLoader data = OpenData(flags.data, flags.trainer, flags.run.seed, VocabularyOf(*graph));
   Trainer trainer(*graph, flags.trainer, data, passes, world);
   passes.CheckNames();
+  const fs::path path = flags.run.output;
+  if (leads) PrepareFolder(path, flags.checkpoints.resumes());
+  const RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
+  const int64_t resumed = checkpoints.Start(trainer);
   std::unique_ptr<RunFolder> folder;
   if (leads) {
-    const fs::path path = flags.run.output;
-    folder = std::make_unique<RunFolder>(path, trainer, flags.run);
+    folder = std::make_unique<RunFolder>(path, trainer, flags.run, resumed);
     WriteText(path / "config.ini", flags.config);
     WriteText(path / "passes.log", passes.Log());
     WriteText(path / "plan.json", PlanJson(trainer.session().plan()));
@@ -292,31 +319,37 @@ std::string TrainRank(const TrainFlags& flags, Communicator* world) {
     while (!trainer.Done() && (stopped_by = AgreedSignal(world)) == 0) {
       const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
       if (folder) folder->Record(record);
+      checkpoints.AfterStep(trainer, record.step);
     }
   } catch (Error& error) {
     SaveAfterError(error, trainer.session(), folder.get(), world);
     throw;
   }
+  checkpoints.Save(trainer);
   Save(trainer.session(), folder.get(), world);
-  if (!folder) return "";
+  if (!folder) return {kExitOk, ""};
+  if (!trainer.Done() && flags.checkpoints.enabled()) {
+    return {kExitRequeue, StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
+                                 "; go on with --resume auto")};
+  }
   if (!trainer.Done()) {
-    return StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
-                  "; its weights are in ", folder->Weights().string());
+    return {kExitFailed, StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
+                                "; its weights are in ", folder->Weights().string())};
   }
   std::cout << "wrote " << folder->Weights().string() << ", metrics.jsonl, loss.svg\n";
-  return "";
+  return {kExitOk, ""};
 }
 
 // Every rank ends when one fails, with that one's words.
 int TrainAsRank(const TrainFlags& flags, const RankEnvironment& environment) {
   std::unique_ptr<Communicator> world;
-  std::string stopped;
+  Ending ending;
   try {
     if (environment.world > 1) {
       world = MakeGlooCommunicator(environment, {.timeout = std::chrono::seconds(flags.ranks.timeout_s),
                                                  .start = std::chrono::seconds(flags.ranks.start_timeout_s)});
     }
-    stopped = TrainRank(flags, world.get());
+    ending = TrainRank(flags, world.get());
   } catch (const PeerFailure& error) {
     std::cerr << "weir train: rank " << environment.rank << " stopped: " << error.what() << "\n";
     return kExitPeerFailed;
@@ -325,15 +358,16 @@ int TrainAsRank(const TrainFlags& flags, const RankEnvironment& environment) {
     throw;
   }
   world.reset();  // leaves in peace: to be stopped is no failure that ends the others
-  WEIR_CHECK(stopped.empty(), ErrorCode::kDeviceError, stopped);
-  return kExitOk;
+  if (ending.code != kExitOk) std::cerr << "weir train: " << ending.text << "\n";
+  return ending.code;
 }
 
 }  // namespace
 
 int TrainCommand(int argc, const char* const* argv) {
   TrainFlags flags;
-  const auto groups = Flags(flags.run, flags.ranks, flags.dispatch, flags.data, flags.trainer);
+  auto groups = Flags(flags.run, flags.ranks, flags.dispatch, flags.data, flags.trainer);
+  groups.push_back(flags.checkpoints.Options());
   if (!ParseOptions(argc, argv, "weir train MODEL.onnx --data PATH --out RUN [flags]", groups, {"model"}, flags.values)) {
     return kExitOk;
   }
@@ -341,6 +375,7 @@ int TrainCommand(int argc, const char* const* argv) {
   if (run.non_finite != "stop" && run.non_finite != "skip") throw UsageError("--non-finite must be stop or skip, got " + run.non_finite);
   if (run.init != "none" && run.init != "normal") throw UsageError("--init must be none or normal, got " + run.init);
   CheckRanges(run, flags.ranks, flags.trainer);
+  flags.checkpoints.Check();
   const RankEnvironment environment = ReadRankEnvironment(ProcessVariables());
   if (flags.ranks.ranks > 0 && !environment.launcher.empty() && flags.ranks.ranks != environment.world) {
     throw UsageError(StrCat("--ranks=", flags.ranks.ranks, ", but ", environment.launcher, " started this process as rank ",
@@ -359,6 +394,9 @@ int TrainCommand(int argc, const char* const* argv) {
   if (environment.world > 1 && options.device != DeviceKind::kCpu) throw UsageError("several ranks train with --device cpu only");
   options.training.layout.world = environment.world;
   flags.dispatch.Apply(options.training);
+  if (flags.checkpoints.enabled() && options.training.layout.expert_parallel > 1) {
+    throw UsageError("--save-every with --expert-parallel above 1: checkpoints of experts spread over ranks are not written yet; leave one out");
+  }
   flags.config = ResolvedConfig(groups, flags.values);
   SetCpuThreads(run.threads > 0 ? run.threads
                                 : std::max(1, CpuThreads() / static_cast<int>(environment.local_size)));
