@@ -22,7 +22,7 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "columns of logits alive at a time, loss and head gradients formed strip by strip, same bits; 0 = off")
       ("recompute", po::value<std::string>(&training.recompute)->default_value(training.recompute),
        "none, or layer: backward computes a layer's activations again from the layer's input, same bits")
-      ("keep", po::value<std::string>(&training.keep)->default_value(training.keep),
+      ("recompute-keep", po::value<std::string>(&training.keep)->default_value(training.keep),
        "with --recompute layer: attention keeps what attention made, the dearest to compute again; none")
       ("host-budget", Bytes(training.host_budget),
        "host memory for the layers' inputs between forward and backward, such as 64GiB, same bits; 0 = off")

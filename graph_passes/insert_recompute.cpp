@@ -166,7 +166,7 @@ void DropUnusedOutputs(Graph& graph, Node& node) {
 }  // namespace
 
 bool InsertRecompute::Run(Graph& graph, PassContext& context) {
-  WEIR_CHECK(keep_ == "none" || keep_ == "attention", ErrorCode::kInvalidArgument, "--keep=", keep_,
+  WEIR_CHECK(keep_ == "none" || keep_ == "attention", ErrorCode::kInvalidArgument, "--recompute-keep=", keep_,
              " is unknown; use none or attention");
   context.listed = true;
   const LayerSearch search = FindLayers(graph);

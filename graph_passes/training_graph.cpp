@@ -28,7 +28,7 @@ void SetUnits(Graph& graph, const TrainingOptions& options) {
 void Recompute(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   WEIR_CHECK(options.recompute == "none" || options.recompute == "layer", ErrorCode::kInvalidArgument, "--recompute=",
              options.recompute, " is unknown; use none or layer");
-  WEIR_CHECK(options.recompute == "layer" || options.keep == "none", ErrorCode::kInvalidArgument, "--keep=", options.keep,
+  WEIR_CHECK(options.recompute == "layer" || options.keep == "none", ErrorCode::kInvalidArgument, "--recompute-keep=", options.keep,
              " says what --recompute layer keeps; add --recompute layer");
   if (options.recompute == "none") return;
   InsertRecompute pass(options.keep);

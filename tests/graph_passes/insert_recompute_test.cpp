@@ -209,7 +209,7 @@ TEST(InsertRecompute, AskedForButUnmatchedIsAnErrorWithTheReason) {
   EXPECT_REASON("graph (float[batch,sequence,4] x) => (float[batch,sequence,5] logits)\nparameter float[5,4] w\n"
                 "{ t = Tanh(x) logits = Linear(t, w) }",
                 Recomputed(), "no path leads from a token embedding");
-  EXPECT_REASON(kLayer, Recomputed("everything"), "--keep=everything is unknown");
+  EXPECT_REASON(kLayer, Recomputed("everything"), "--recompute-keep=everything is unknown");
   TrainingOptions options;
   options.recompute = "all";
   EXPECT_REASON(kLayer, options, "--recompute=all is unknown");
