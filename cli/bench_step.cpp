@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -11,8 +10,8 @@
 #include "cli/bench_step.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
+#include "cli/outputs.h"
 #include "cli/sizes.h"
-#include "graph/error.h"
 #include "graph_passes/import_report.h"
 #include "optim/training_session.h"
 
@@ -93,8 +92,6 @@ int BenchStep(int argc, const char* const* argv) {
       ("micro-batch", integer(bench.micro_batch), "sequences per forward and backward")
       ("grad-accumulation", integer(bench.grad_accumulation), "micro-batches per step")
       ("steps", integer(bench.steps), "steps; the fastest after the first is printed")
-      ("leaves", integer(training.leaves), "strided parts of the tokens that sums over expert rows are cut into")
-      ("unit-rows", integer(training.unit_rows), "rows of an expert that are summed from zero")
       ("threads", po::value<int>(&bench.threads)->default_value(0), "CPU threads; 0 = all cores of this process")
       ("trace", po::value<std::string>(&bench.trace), "file for the last step's launches (Perfetto); a table by op goes to stderr")
       ("json", po::bool_switch(&bench.json), "print JSON");
@@ -122,9 +119,7 @@ int BenchStep(int argc, const char* const* argv) {
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (!traced) continue;
     const auto spans = session.StopTrace();
-    std::ofstream out(bench.trace);
-    out << TraceJson(spans) << std::flush;
-    WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", bench.trace, "'");
+    WriteText(bench.trace, TraceJson(spans));
     std::cerr << TraceTable(spans);
   }
   Print(bench, session, seconds, loss, ModelFlopPerToken(*graph, bench.sequence), device);

@@ -20,6 +20,10 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "of compute: float32, or bfloat16 with float32 masters, accumulators and moments (--device cuda)")
       ("strip", po::value<int64_t>(&training.strip)->default_value(training.strip),
        "columns of logits alive at a time, loss and head gradients formed strip by strip, same bits; 0 = off")
+      ("leaves", po::value<int64_t>(&training.leaves)->default_value(training.leaves),
+       "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
+      ("unit-rows", po::value<int64_t>(&training.unit_rows)->default_value(training.unit_rows),
+       "rows of an expert that are summed from zero: changes rounding, not speed")
       ("recompute", po::value<std::string>(&training.recompute)->default_value(training.recompute),
        "none, or layer: backward computes a layer's activations again from the layer's input, same bits")
       ("recompute-keep", po::value<std::string>(&training.keep)->default_value(training.keep),

@@ -1,5 +1,7 @@
 #include "cli/outputs.h"
 
+#include <fstream>
+
 #include "graph/error.h"
 
 namespace weir {
@@ -19,6 +21,12 @@ void CheckOutput(const fs::path& output, const std::vector<fs::path>& inputs) {
   WEIR_CHECK(!fs::is_directory(output), ErrorCode::kInvalidArgument, "'", output.string(), "' is a folder; give a file name");
   WEIR_CHECK(fs::exists(output) || !fs::exists(data), ErrorCode::kInvalidArgument, "'", data.string(),
              "' exists without its model and may be another model's weights; remove it or give another name");
+}
+
+void WriteText(const fs::path& path, const std::string& text) {
+  std::ofstream out(path);
+  out << text << std::flush;
+  WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'; check the folder and free space");
 }
 
 }  // namespace weir

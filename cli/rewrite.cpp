@@ -30,9 +30,7 @@ po::options_description Flags(TrainingOptions& training) {
 
 void Write(const Graph& graph, const std::filesystem::path& path) {
   if (path.extension() != ".txt") return WriteOnnx(graph, path);
-  std::ofstream file(path);
-  file << ToText(graph);
-  WEIR_CHECK(file.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'; check the folder and free space");
+  WriteText(path, ToText(graph));
 }
 
 }  // namespace

@@ -15,7 +15,9 @@
 #include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
+#include "cli/outputs.h"
 #include "cli/run_checkpoints.h"
+#include "cli/run_folder.h"
 #include "graph/error.h"
 #include "kernels/pipelined_llep/notices.h"
 #include "optim/export.h"
@@ -77,8 +79,6 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
   batch.add_options()
       ("sequence", integer(trainer.sequence), "tokens per sequence")
       ("micro-batch", integer(trainer.micro_batch), "sequences per forward and backward of a rank")
-      ("leaves", integer(trainer.training.leaves), "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
-      ("unit-rows", integer(trainer.training.unit_rows), "rows of an expert that are summed from zero: changes rounding, not speed")
       ("grad-accumulation", integer(trainer.grad_accumulation), "micro-batches per step and rank; the loss is the mean over all valid tokens of the step");
   po::options_description optimizer("Optimizer (AdamW)");
   auto& schedule = trainer.schedule;
@@ -96,24 +96,6 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
       ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
   return {main, parallel, dispatch.Options(), files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
-}
-
-// A new run's folder is new or empty; a resumed run's may be a run's.
-void PrepareFolder(const fs::path& folder, bool resumes) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  WEIR_CHECK(!error && fs::is_directory(folder), ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': ",
-             error.message());
-  if (resumes && fs::exists(folder / "config.ini")) return;
-  WEIR_CHECK(fs::is_empty(folder), ErrorCode::kInvalidArgument, "run folder '", folder.string(),
-             resumes ? "' holds something else than a run; give another --out"
-                     : "' is not empty; give another --out, go on with --resume auto, or remove the old run");
-}
-
-void WriteText(const fs::path& path, const std::string& text) {
-  std::ofstream out(path);
-  out << text << std::flush;
-  WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'");
 }
 
 int64_t VocabularyOf(const Graph& graph) {
@@ -195,36 +177,14 @@ void CheckSameConfig(Communicator& world, const std::string& config) {
   }
 }
 
-// Rank 0 alone writes the run folder and reports progress.
-class RunFolder {
- public:
-  // `resumed`: the step that the run goes on after.
-  RunFolder(const fs::path& folder, const Trainer& trainer, const RunFlags& run, int64_t resumed)
-      : folder_(folder),
-        title_(fs::path(run.model).filename().string()),
-        records_(ReadMetrics(folder / "metrics.jsonl", resumed)),
-        metrics_(folder / "metrics.jsonl"),
-        progress_(trainer.options().steps, run.log_every, std::cerr, isatty(STDERR_FILENO) != 0) {}
-
-  void Record(const StepRecord& record) {
-    records_.push_back(record);
-    metrics_.Write(record);
-    progress_.Show(record);
+// Every rank must see the same checkpoints: a folder of one machine alone would start the others anew.
+void CheckSameStart(Communicator& world, int64_t resumed) {
+  const auto steps = world.GatherValues(resumed, {"CheckSameStart", "resumed step"});
+  for (size_t r = 1; r < steps.size(); ++r) {
+    WEIR_CHECK(steps[r] == steps[0], ErrorCode::kInvalidArgument, "rank ", r, " goes on after step ", steps[r], ", rank 0 after step ",
+               steps[0], "; --resume needs a run folder that every rank reads");
   }
-  void Save(const TrainingSession& session) const {
-    SaveWeights(session, Weights(), Steps());
-    WriteText(folder_ / "loss.svg", LossPicture(records_, title_));
-  }
-  fs::path Weights() const { return folder_ / "weights.safetensors"; }
-  int64_t Steps() const { return records_.empty() ? 0 : records_.back().step; }
-
- private:
-  fs::path folder_;
-  std::string title_;
-  std::vector<StepRecord> records_;
-  MetricsLog metrics_;
-  Progress progress_;
-};
+}
 
 // The signal that any rank got, on all of them: they stop after the same step.
 int AgreedSignal(Communicator* world) {
@@ -301,9 +261,11 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (leads) PrepareFolder(path, flags.checkpoints.resumes());
   const RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
   const int64_t resumed = checkpoints.Start(trainer);
+  if (world != nullptr) CheckSameStart(*world, resumed);
   std::unique_ptr<RunFolder> folder;
   if (leads) {
-    folder = std::make_unique<RunFolder>(path, trainer, flags.run, resumed);
+    folder = std::make_unique<RunFolder>(path, fs::path(flags.run.model).filename().string(), resumed,
+                                         Progress(flags.trainer.steps, flags.run.log_every, std::cerr, isatty(STDERR_FILENO) != 0));
     WriteText(path / "config.ini", flags.config);
     WriteText(path / "passes.log", passes.Log());
     WriteText(path / "plan.json", PlanJson(trainer.session().plan()));

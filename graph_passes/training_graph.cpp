@@ -17,6 +17,8 @@ namespace {
 
 // The unit definition of expert weight gradients (docs/canonical_graph.md) travels on their nodes.
 void SetUnits(Graph& graph, const TrainingOptions& options) {
+  WEIR_CHECK(options.leaves > 0, ErrorCode::kInvalidArgument, "--leaves=", options.leaves, " must be positive");
+  WEIR_CHECK(options.unit_rows > 0, ErrorCode::kInvalidArgument, "--unit-rows=", options.unit_rows, " must be positive");
   for (const auto& node : graph.nodes()) {
     if (node->op() != "ExpertsGradient") continue;
     node->attributes.Set("leaves", options.leaves);

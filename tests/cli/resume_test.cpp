@@ -1,0 +1,136 @@
+// `weir train --save-every --resume auto`: the real program, stopped and killed. SAV rows of public reports.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include <nlohmann/json.hpp>
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Slurp(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class Resume : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    folder_ = fs::temp_directory_path() / ("weir_resume_" + std::string(info->name()) + std::to_string(getpid()));
+    fs::create_directories(folder_);
+    std::ofstream data(folder_ / "text.txt");
+    for (int i = 0; i < 300; ++i) data << "line " << i * i % 97 << " of some text\n";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string Command(const std::string& out, const std::string& more) const {
+    return WEIR_PROGRAM " train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --data " +
+           (folder_ / "text.txt").string() + " --out " + (folder_ / out).string() +
+           " --sequence 32 --micro-batch 2 --learning-rate 3e-3 --save-every 3 " + more;
+  }
+  struct Outcome {
+    int code;
+    std::string text;
+  };
+  Outcome Train(const std::string& out, const std::string& more) const {
+    const fs::path log = folder_ / (out + ".log");
+    const int status = std::system((Command(out, more) + " >" + log.string() + " 2>&1").c_str());
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp(log)};
+  }
+  // Starts a run and sends `signal` once it has logged `lines` steps. Returns its wait status.
+  int Interrupt(const std::string& out, const std::string& more, int lines, int signal) const {
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/bin/sh", "sh", "-c", ("exec " + Command(out, more) + " 2>/dev/null >/dev/null").c_str(), nullptr);
+      _exit(127);
+    }
+    for (int i = 0; i < 3000 && Lines(out) < lines; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    kill(child, signal);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return status;
+  }
+  int64_t Lines(const std::string& out) const {
+    const std::string text = Slurp(folder_ / out / "metrics.jsonl");
+    return std::count(text.begin(), text.end(), '\n');
+  }
+  // The losses as they were written, without times.
+  std::vector<std::string> Losses(const std::string& out) const {
+    std::vector<std::string> losses;
+    std::ifstream file(folder_ / out / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      losses.push_back(json["step"].dump() + " " + json["loss"].dump() + " " + json["grad_norm"].dump());
+    }
+    return losses;
+  }
+  void ExpectSame(const std::string& a, const std::string& b) const {
+    EXPECT_EQ(Losses(a), Losses(b));
+    EXPECT_EQ(Slurp(folder_ / a / "weights.safetensors"), Slurp(folder_ / b / "weights.safetensors"));
+  }
+  fs::path folder_;
+};
+
+TEST_F(Resume, AStoppedRunEndsWithTheRequeueCodeAndGoesOnToTheSameBytes) {
+  ASSERT_EQ(Train("whole", "--steps 200").code, 0);
+  const int status = Interrupt("parts", "--steps 200", 10, SIGTERM);
+  ASSERT_TRUE(WIFEXITED(status));
+  ASSERT_EQ(WEXITSTATUS(status), 75);
+  ASSERT_LT(Lines("parts"), 200);
+  const Outcome rest = Train("parts", "--steps 200 --resume auto");
+  ASSERT_EQ(rest.code, 0) << rest.text;
+  EXPECT_NE(rest.text.find("resumed after step"), std::string::npos);
+  ExpectSame("whole", "parts");
+}
+
+TEST_F(Resume, AKilledRunLosesNoMoreThanTheStepsSinceItsCheckpoint) {
+  ASSERT_EQ(Train("whole", "--steps 120").code, 0);
+  for (const int lines : {2, 17, 40}) {
+    const int64_t before = Lines("parts");
+    Interrupt("parts", "--steps 120 --resume auto", static_cast<int>(before) + lines, SIGKILL);
+  }
+  const Outcome rest = Train("parts", "--steps 120 --resume auto");
+  ASSERT_EQ(rest.code, 0) << rest.text;
+  ExpectSame("whole", "parts");
+}
+
+TEST_F(Resume, TwoRanksGoOnTogether) {
+  ASSERT_EQ(Train("whole", "--steps 8 --ranks 2 --threads 1").code, 0);
+  ASSERT_EQ(Train("parts", "--steps 8 --ranks 2 --threads 1").code, 0);
+  fs::remove_all(folder_ / "parts/checkpoints/step-000000008");
+  const Outcome rest = Train("parts", "--steps 8 --ranks 2 --threads 1 --resume auto");
+  ASSERT_EQ(rest.code, 0) << rest.text;
+  EXPECT_NE(rest.text.find("resumed after step 6"), std::string::npos) << rest.text;
+  ExpectSame("whole", "parts");
+}
+
+TEST_F(Resume, OtherDataOrFlagsAreRefusedAndAFinishedRunStaysFinished) {
+  ASSERT_EQ(Train("run", "--steps 4").code, 0);
+  const std::string weights = Slurp(folder_ / "run/weights.safetensors");
+  EXPECT_EQ(Train("run", "--steps 4").code, 1);  // not empty
+  const Outcome other = Train("run", "--steps 6 --seed 5 --resume auto");
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.text.find("--seed: 0 then, 5 now"), std::string::npos) << other.text;
+  ASSERT_EQ(Train("run", "--steps 4 --resume auto").code, 0);
+  EXPECT_EQ(Slurp(folder_ / "run/weights.safetensors"), weights);
+  EXPECT_EQ(Lines("run"), 4);
+}
+
+TEST_F(Resume, WrongValuesAreWrongUse) {
+  for (const char* flags : {"--resume maybe", "--keep 0", "--save-every -1", "--keep-every -2", "--leaves 0", "--unit-rows -1"}) {
+    EXPECT_EQ(Train("wrong", flags).code, 2) << flags;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "wrong"));
+}
+
+}  // namespace
+}  // namespace weir
