@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -113,14 +114,27 @@ DataLoader OpenData(const DataFlags& flags, const TrainerOptions& trainer, uint6
   return DataLoader(std::move(files), trainer.sequence, seed, !flags.no_shuffle, vocabulary);
 }
 
-// Ctrl-C and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. A second one kills at
-// once.
+// Ctrl-C and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. Another one two
+// seconds later kills at once; sooner it is the same one again (timeout and srun signal the process and its group).
 volatile std::sig_atomic_t stop_signal = 0;
+timespec stopped_at;
+
+void OnStopSignal(int signal) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (stop_signal == 0) {
+    stopped_at = now;
+    stop_signal = signal;
+  } else if (now.tv_sec > stopped_at.tv_sec + 1) {
+    std::signal(signal, SIG_DFL);
+    raise(signal);
+  }
+}
 
 void StopOnSignals() {
   struct sigaction action = {};
-  action.sa_handler = [](int signal) { stop_signal = signal; };
-  action.sa_flags = SA_RESETHAND;
+  action.sa_handler = OnStopSignal;
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&action.sa_mask, signal);
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
