@@ -91,6 +91,9 @@ int BenchCommand(int argc, const char* const* argv) {
     if (values.count("shape") != 0) {
       for (const std::string& text : values["shape"].as<std::vector<std::string>>()) heavy.shapes.push_back(ParseShape(text, names));
     }
+    if (heavy.shapes.empty() && heavy.device == DeviceKind::kCpu) {
+      throw UsageError("bench " + subject + " without --device cuda needs --shape " + names + ": its own shapes are for a GPU");
+    }
     return BenchHeavy(heavy, std::cout);
   }
   if (values.count("size") != 0) {

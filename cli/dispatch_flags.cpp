@@ -1,5 +1,7 @@
 #include "cli/dispatch_flags.h"
 
+#include <cmath>
+
 namespace weir {
 
 po::options_description DispatchFlags::Options() {
@@ -16,7 +18,26 @@ po::options_description DispatchFlags::Options() {
   return options;
 }
 
+void DispatchFlags::Check(int64_t ranks) const {
+  std::string wrong;
+  const auto need = [&](bool ok, const std::string& text) {
+    if (!ok) wrong += (wrong.empty() ? "" : "; ") + text;
+  };
+  need(ranks >= 1, "--ranks must be positive");
+  need(expert_parallel >= 1 && (ranks < 1 || ranks % expert_parallel == 0),
+       "--expert-parallel " + std::to_string(expert_parallel) + " must divide the " + std::to_string(ranks) + " ranks");
+  need(stream.chunk_tokens >= 0, "--chunk-tokens must not be negative");
+  need(stream.max_chunks >= 0, "--max-chunks must not be negative");
+  need(stream.lambda >= 1, "--lambda must be 1 or more; inf never lends an expert");
+  need(stream.alpha >= 1 && std::isfinite(stream.alpha), "--alpha must be finite and 1 or more");
+  need(stream.min_rows >= 1, "--min-rows must be positive");
+  need(stream.max_foreign >= 0, "--max-foreign must not be negative");
+  need(stream.max_chunks == 0 || stream.chunk_tokens > 0, "--max-chunks bounds the chunks of --chunk-tokens: give both");
+  if (!wrong.empty()) throw UsageError(wrong);
+}
+
 void DispatchFlags::Apply(TrainingOptions& training) const {
+  Check(training.layout.world);
   training.layout.expert_parallel = expert_parallel;
   if (expert_parallel > 1 || stream.chunk_tokens > 0) training.stream_dispatch = stream;
 }

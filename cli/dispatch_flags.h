@@ -10,6 +10,7 @@ struct DispatchFlags {
   StreamDispatchOptions stream;
 
   po::options_description Options();
+  void Check(int64_t ranks) const;  // throws UsageError
   // Streaming is on when chunks or several ranks were asked for.
   void Apply(TrainingOptions& training) const;
 };

@@ -24,6 +24,7 @@ void CheckpointFlags::Check() const {
   if (save_every < 0) throw UsageError("--save-every must not be negative");
   if (keep < 1) throw UsageError("--keep must be positive");
   if (keep_every < 0) throw UsageError("--keep-every must not be negative");
+  if (save_every == 0 && keep_every > 0) throw UsageError("--keep-every keeps checkpoints of --save-every: give both");
   if (resume != "none" && resume != "auto") throw UsageError("--resume must be none or auto, got " + resume);
 }
 
@@ -45,6 +46,7 @@ int64_t RunCheckpoints::Start(Trainer& trainer) const {
     }
   }
   if (!flags_.enabled() || !leads_) return saved_;
+  checkpoints_.RemoveUnfinished();
   std::error_code error;
   fs::create_directories(folder_, error);
   const auto space = fs::space(error ? folder_.parent_path() : folder_, error);

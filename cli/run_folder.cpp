@@ -1,5 +1,13 @@
 #include "cli/run_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <map>
+#include <sstream>
+
 #include "cli/outputs.h"
 #include "graph/error.h"
 #include "optim/export.h"
@@ -17,6 +25,44 @@ void PrepareFolder(const fs::path& folder, bool resumes) {
   WEIR_CHECK(fs::is_empty(folder), ErrorCode::kInvalidArgument, "run folder '", folder.string(),
              resumes ? "' holds something else than a run; give another --out"
                      : "' is not empty; give another --out, go on with --resume auto, or remove the old run");
+}
+
+RunLock::RunLock(const fs::path& folder) : fd_(open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
+  WEIR_CHECK(fd_ >= 0, ErrorCode::kIoError, "cannot write in '", folder.string(), "': ", std::strerror(errno));
+  if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  const int error = errno;
+  close(fd_);
+  // Some network file systems have no locks; a run there goes on without.
+  WEIR_CHECK(error != EWOULDBLOCK, ErrorCode::kInvalidArgument, "another weir train writes in '", folder.string(),
+             "'; wait for it, or give another --out");
+  fd_ = -1;
+}
+
+RunLock::~RunLock() {
+  if (fd_ >= 0) close(fd_);
+}
+
+std::vector<std::string> ConfigChanges(const std::string& then, const std::string& now) {
+  const auto read = [](const std::string& text) {
+    std::map<std::string, std::string> values;  // repeated keys joined
+    std::istringstream in(text);
+    for (std::string line; std::getline(in, line);) {
+      const size_t equals = line.find(" = ");
+      if (line.starts_with("#") || equals == std::string::npos) continue;
+      std::string& value = values[line.substr(0, equals)];
+      value += (value.empty() ? "" : ", ") + line.substr(equals + 3);
+    }
+    values.erase("resume");
+    return values;
+  };
+  auto before = read(then), after = read(now);
+  std::vector<std::string> changes;
+  for (const auto& [key, value] : after) {
+    if (before[key] != value) changes.push_back(StrCat("--", key, ": ", before[key], " then, ", value, " now"));
+    before.erase(key);
+  }
+  for (const auto& [key, value] : before) changes.push_back(StrCat("--", key, ": ", value, " then, left out now"));
+  return changes;
 }
 
 RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, Progress progress)

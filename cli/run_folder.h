@@ -10,6 +10,21 @@ namespace weir {
 // A new run's folder is new or empty; a resumed run's may be a run's.
 void PrepareFolder(const std::filesystem::path& folder, bool resumes);
 
+// Held while a run writes its folder. Throws InvalidArgument when another process holds it.
+class RunLock {
+ public:
+  explicit RunLock(const std::filesystem::path& folder);
+  ~RunLock();
+  RunLock(const RunLock&) = delete;
+  RunLock& operator=(const RunLock&) = delete;
+
+ private:
+  int fd_;
+};
+
+// The flags whose values differ between two resolved configs, "--key: then, now" each; --resume aside.
+std::vector<std::string> ConfigChanges(const std::string& then, const std::string& now);
+
 // What rank 0 alone writes of a run, and the progress that it reports.
 class RunFolder {
  public:

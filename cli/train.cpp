@@ -155,6 +155,7 @@ void CheckRanges(const RunFlags& run, const RankFlags& ranks, const TrainerOptio
   need(ranks.ranks >= 0 && ranks.ranks <= kMostRanks, "--ranks must be 1.." + std::to_string(kMostRanks) + ", or 0 for as many as were started");
   need(ranks.timeout_s > 0 && ranks.start_timeout_s > 0, "--comm-timeout and --start-timeout must be positive");
   need(o.steps > 0, "--steps must be positive");
+  need(run.trace_step >= 0 && run.trace_step <= o.steps, "--trace-step must be 1..--steps, or 0 for none");
   need(run.log_every > 0, "--log-every must be positive");
   need(o.sequence > 0 && o.sequence < kMostTokens, "--sequence must be 1..2^40");
   need(o.micro_batch > 0 && o.micro_batch < kMostTokens, "--micro-batch must be 1..2^40");
@@ -198,6 +199,13 @@ void CheckSameStart(Communicator& world, int64_t resumed) {
     WEIR_CHECK(steps[r] == steps[0], ErrorCode::kInvalidArgument, "rank ", r, " goes on after step ", steps[r], ", rank 0 after step ",
                steps[0], "; --resume needs a run folder that every rank reads");
   }
+}
+
+// A resumed run may go on with other flags than it began with (those of Identity aside); it says with which.
+void TellConfigChanges(const fs::path& file, const std::string& now) {
+  std::ifstream in(file);
+  const std::string then((std::istreambuf_iterator<char>(in)), {});
+  for (const std::string& change : ConfigChanges(then, now)) std::cerr << "changed " << change << "\n";
 }
 
 // The signal that any rank got, on all of them: they stop after the same step.
@@ -272,14 +280,22 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   Trainer trainer(*graph, flags.trainer, data, passes, world);
   passes.CheckNames();
   const fs::path path = flags.run.output;
-  if (leads) PrepareFolder(path, flags.checkpoints.resumes());
+  std::unique_ptr<RunLock> lock;
+  if (leads) {
+    PrepareFolder(path, flags.checkpoints.resumes());
+    lock = std::make_unique<RunLock>(path);
+  }
   const RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
   const int64_t resumed = checkpoints.Start(trainer);
   if (world != nullptr) CheckSameStart(*world, resumed);
+  WEIR_CHECK(resumed <= flags.trainer.steps, ErrorCode::kInvalidArgument, "--steps=", flags.trainer.steps, ": the run in '", path.string(),
+             "' has finished step ", resumed, " already");
+  if (resumed == flags.trainer.steps && leads) std::cerr << "all " << resumed << " steps are done already\n";
   std::unique_ptr<RunFolder> folder;
   if (leads) {
     folder = std::make_unique<RunFolder>(path, fs::path(flags.run.model).filename().string(), resumed,
                                          Progress(flags.trainer.steps, flags.run.log_every, std::cerr, isatty(STDERR_FILENO) != 0));
+    if (resumed > 0) TellConfigChanges(path / "config.ini", flags.config);
     WriteText(path / "config.ini", flags.config);
     WriteText(path / "passes.log", passes.Log());
     WriteText(path / "plan.json", PlanJson(trainer.session().plan()));
@@ -357,6 +373,7 @@ int TrainCommand(int argc, const char* const* argv) {
     throw UsageError(StrCat("--ranks=", flags.ranks.ranks, ", but ", environment.launcher, " started this process as rank ",
                             environment.rank, " of ", environment.world, "; leave --ranks out, or start weir directly"));
   }
+  flags.dispatch.Check(std::max(environment.world, flags.ranks.ranks));
   if (environment.launcher.empty() && flags.ranks.ranks > 1) {
     std::vector<std::string> arguments = {"weir"};
     arguments.insert(arguments.end(), argv, argv + argc);
@@ -370,8 +387,8 @@ int TrainCommand(int argc, const char* const* argv) {
   if (environment.world > 1 && options.device != DeviceKind::kCpu) throw UsageError("several ranks train with --device cpu only");
   options.training.layout.world = environment.world;
   flags.dispatch.Apply(options.training);
-  if (flags.checkpoints.enabled() && options.training.layout.expert_parallel > 1) {
-    throw UsageError("--save-every with --expert-parallel above 1: checkpoints of experts spread over ranks are not written yet; leave one out");
+  if ((flags.checkpoints.enabled() || flags.checkpoints.resumes()) && options.training.layout.expert_parallel > 1) {
+    throw UsageError("--save-every and --resume with --expert-parallel above 1: checkpoints of experts spread over ranks are not written yet; leave one out");
   }
   flags.config = ResolvedConfig(groups, flags.values);
   SetCpuThreads(run.threads > 0 ? run.threads

@@ -23,6 +23,7 @@ using Json = nlohmann::json;
 constexpr const char* kTensors = "state.safetensors";
 constexpr const char* kDescription = "checkpoint.json";
 constexpr const char* kPrefix = "step-";
+constexpr const char* kUnfinished = ".writing-";  // before the name of a checkpoint that is being made or removed
 constexpr int kFormat = 1;
 
 std::string NameOf(int64_t step) {
@@ -159,7 +160,7 @@ std::vector<fs::path> Checkpoints::List() const {
 }
 
 void Checkpoints::Save(const TrainingSession& session, const CheckpointState& state) const {
-  const fs::path target = folder_ / NameOf(state.step), temporary = folder_ / (".writing-" + NameOf(state.step));
+  const fs::path target = folder_ / NameOf(state.step), temporary = folder_ / (std::string(kUnfinished) + NameOf(state.step));
   std::error_code error;
   fs::remove_all(temporary, error);  // of a run that was killed
   fs::create_directories(temporary, error);
@@ -197,10 +198,19 @@ void Checkpoints::Rotate(int64_t keep, int64_t keep_every) const {
     if (keep_every > 0 && StepOf(all[i]) % keep_every == 0) continue;
     std::error_code error;  // a checkpoint that cannot be removed costs space, not the run
     // Its name goes first, so that a kill halfway leaves nothing that looks whole.
-    const fs::path dying = folder_ / (".writing-" + all[i].filename().string());
+    const fs::path dying = folder_ / (std::string(kUnfinished) + all[i].filename().string());
     fs::rename(all[i], dying, error);
     if (!error) fs::remove_all(dying, error);
   }
+}
+
+void Checkpoints::RemoveUnfinished() const {
+  std::error_code error;  // what cannot be removed costs space, not the run
+  std::vector<fs::path> found;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    if (entry.path().filename().string().starts_with(kUnfinished)) found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) fs::remove_all(path, error);
 }
 
 CheckpointState Checkpoints::Load(TrainingSession& session, const fs::path& checkpoint,

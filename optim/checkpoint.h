@@ -32,6 +32,9 @@ class Checkpoints {
   // Keeps the newest `keep` (> 0) and every one whose step is a multiple of `keep_every` (0 = none).
   void Rotate(int64_t keep, int64_t keep_every) const;
 
+  // Removes what a killed run left half written or half removed. Only while no other run writes here.
+  void RemoveUnfinished() const;
+
   // Fills the session from the newest checkpoint that is whole and returns its state; nullopt when there
   // is none. Adds a line to `notices` for each one passed over. Throws InvalidArgument when a whole one
   // belongs to another model or other data (`identity`).

@@ -120,13 +120,43 @@ TEST_F(Resume, OtherDataOrFlagsAreRefusedAndAFinishedRunStaysFinished) {
   const Outcome other = Train("run", "--steps 6 --seed 5 --resume auto");
   EXPECT_EQ(other.code, 1);
   EXPECT_NE(other.text.find("--seed: 0 then, 5 now"), std::string::npos) << other.text;
-  ASSERT_EQ(Train("run", "--steps 4 --resume auto").code, 0);
+  const Outcome shorter = Train("run", "--steps 2 --resume auto");
+  EXPECT_NE(shorter.code, 0);
+  EXPECT_NE(shorter.text.find("has finished step 4 already"), std::string::npos) << shorter.text;
+  const Outcome again = Train("run", "--steps 4 --resume auto");
+  ASSERT_EQ(again.code, 0);
+  EXPECT_NE(again.text.find("all 4 steps are done already"), std::string::npos) << again.text;
   EXPECT_EQ(Slurp(folder_ / "run/weights.safetensors"), weights);
   EXPECT_EQ(Lines("run"), 4);
 }
 
+TEST_F(Resume, SaysWhichFlagsChanged) {
+  ASSERT_EQ(Train("run", "--steps 3").code, 0);
+  const Outcome outcome = Train("run", "--steps 4 --weight-decay 0.25 --resume auto");
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_NE(outcome.text.find("changed --steps: 3 then, 4 now\n"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("changed --weight-decay: 0.1 then, 0.25 now\n"), std::string::npos) << outcome.text;
+  EXPECT_EQ(outcome.text.find("--threads"), std::string::npos) << outcome.text;
+}
+
+TEST_F(Resume, TwoRunsDoNotWriteInOneFolder) {
+  const pid_t first = fork();
+  if (first == 0) {
+    execl("/bin/sh", "sh", "-c", ("exec " + Command("run", "--steps 100000") + " 2>/dev/null >/dev/null").c_str(), nullptr);
+    _exit(127);
+  }
+  for (int i = 0; i < 3000 && Lines("run") < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const Outcome second = Train("run", "--steps 100000 --resume auto");
+  kill(first, SIGKILL);
+  waitpid(first, nullptr, 0);
+  EXPECT_EQ(second.code, 1);
+  EXPECT_NE(second.text.find("another weir train writes in"), std::string::npos) << second.text;
+}
+
 TEST_F(Resume, WrongValuesAreWrongUse) {
-  for (const char* flags : {"--resume maybe", "--keep 0", "--save-every -1", "--keep-every -2", "--leaves 0", "--unit-rows -1"}) {
+  for (const char* flags : {"--resume maybe", "--keep 0", "--save-every -1", "--keep-every -2", "--leaves 0", "--unit-rows -1",
+                            "--save-every 0 --keep-every 3", "--expert-parallel 2", "--chunk-tokens -5", "--max-chunks 3", "--lambda 0",
+                            "--alpha 0.5", "--min-rows 0", "--max-foreign -1", "--trace-step 9999"}) {
     EXPECT_EQ(Train("wrong", flags).code, 2) << flags;
   }
   EXPECT_FALSE(fs::exists(folder_ / "wrong"));

@@ -158,6 +158,8 @@ TEST_F(CheckpointTest, WhatAKilledRunLeftIsNoCheckpoint) {
   std::vector<std::string> notices;
   EXPECT_FALSE(checkpoints().LoadLatest(trainer->session(), identity_, notices).has_value());
   EXPECT_TRUE(checkpoints().List().empty());
+  checkpoints().RemoveUnfinished();
+  EXPECT_FALSE(fs::exists(half));
 }
 
 TEST_F(CheckpointTest, AnotherRunsCheckpointIsRefusedAndChangesNothing) {
