@@ -1,5 +1,6 @@
 #include "kernels/attention/cuda_cudnn.h"
 
+#include "backend/cuda/cublas_lt.h"
 #include "backend/cuda/cuda_stream.h"
 
 #ifdef WEIR_HAS_CUDNN
@@ -31,7 +32,7 @@ enum Uid : int64_t { kQ = 1, kK, kV, kY, kStats, kSink, kDy, kDq, kDk, kDv };
 void* OpenNear(const char* name, std::initializer_list<const char*> folders) {
   if (void* handle = dlopen(name, RTLD_NOW | RTLD_GLOBAL)) return handle;
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&cublasLtCreate), &info) == 0 ||
+  if (dladdr(dlsym(CublasLtLibrary(), "cublasLtCreate"), &info) == 0 ||
       info.dli_fname == nullptr)
     return nullptr;
   const std::string path(info.dli_fname), here = path.substr(0, path.rfind('/') + 1);
