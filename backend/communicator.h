@@ -53,6 +53,8 @@ class Communicator {
   virtual int64_t size() const = 0;
   virtual int64_t GlobalRank(int64_t member) const = 0;
   int64_t global_rank() const { return GlobalRank(rank()); }
+  // The same group for values in host memory, where this one moves device memory; itself otherwise.
+  virtual Communicator& host() { return *this; }
 
   // The collective under all others: all listed transfers at once, in the background. A transfer is listed
   // by both of its ends with equal byte counts; a peer appears at most once on each side. Transfers to

@@ -59,8 +59,9 @@ class Fuser {
     Value* v = match.v;
     if (!FitHeads(match.q, k, v, why)) return Miss(node, why);
     Value* sinks = nullptr;
-    if (match.sinks != nullptr && (sinks = Sinks(match.sinks, match.q->shape[1])) == nullptr) {
-      return Miss(node, "the sinks are not one value per head");
+    if (match.sinks != nullptr) {
+      sinks = Sinks(match.sinks, match.q->shape[1]);
+      if (sinks == nullptr) return Miss(node, "the sinks are not one value per head");
     }
     const auto tokens_first = [&](Value* x) { return TransposeBy(builder, x, kSwapHeads); };
     const Fused fused{tokens_first(match.q),

@@ -163,7 +163,7 @@ bool LowerMultiHead(Graph& graph, Node& node) {
     WEIR_CHECK(node.in(i) == nullptr || node.in(i)->role == Role::kInput, ErrorCode::kUnsupportedOp,
                NameOf(node), ": a computed past (input ", i, ") is not known");
   }
-  if (FindOp("Attention", "") == nullptr || FindOp("Attention", "")->domain != "") return false;
+  if (FindOp("Attention", "") == nullptr || !FindOp("Attention", "")->domain.empty()) return false;
   Builder builder = At(graph, node);
   std::vector<Value*> inputs = {node.in(0), node.in(1), node.in(2)};
   if (Value* bias = node.in(3)) {

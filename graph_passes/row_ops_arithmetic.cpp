@@ -43,7 +43,7 @@ bool IsElementwise(const std::string& op) {
 }  // namespace
 
 Rows RowOps::Fail(std::string why) {
-  trace_.why_ = StrCat(NameOf(node_), " ", std::move(why));
+  trace_.why_ = StrCat(NameOf(node_), " ", why);
   return std::nullopt;
 }
 

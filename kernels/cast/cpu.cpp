@@ -12,6 +12,7 @@ constexpr int64_t kChunk = 256;
 template <class S, class W>
 void Widen(const std::byte* from, W* out, int64_t count) {
   const S* x = reinterpret_cast<const S*>(from);
+  // NOLINTNEXTLINE(bugprone-signed-char-misuse): an int8 is a number here
   for (int64_t k = 0; k < count; ++k) out[k] = static_cast<W>(x[k]);
 }
 

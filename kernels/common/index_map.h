@@ -29,7 +29,10 @@ void ForEachIndex(const Dims& dims, F body) {
   Dims at(dims.size(), 0);
   for (int64_t k = 0; k < count; ++k) {
     body(at, k);
-    for (size_t i = dims.size(); i-- > 0 && ++at[i] == dims[i];) at[i] = 0;
+    for (size_t i = dims.size(); i > 0; --i) {
+      if (++at[i - 1] < dims[i - 1]) break;
+      at[i - 1] = 0;
+    }
   }
 }
 

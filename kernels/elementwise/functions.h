@@ -44,7 +44,7 @@ T ErfOf(const T& x) {
       return value;                               \
     }                                             \
     template <class T>                            \
-    T Slope(const T& x) const {                   \
+    T Slope([[maybe_unused]] const T& x) const {  \
       return slope;                               \
     }                                             \
   };

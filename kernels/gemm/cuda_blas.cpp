@@ -124,8 +124,8 @@ cublasStatus_t Run(CudaStream& queue, const GemmCall& g, const cublasLtMatmulAlg
   Problem p;
   Describe(g, p);
   const float one = 1, beta = g.sum == GemmSum::kSet ? 0.0f : 1.0f;
-  const auto address = reinterpret_cast<uintptr_t>(workspace);
-  void* aligned = reinterpret_cast<void*>((address + kAlignment - 1) / kAlignment * kAlignment);
+  const auto past = reinterpret_cast<uintptr_t>(workspace) % kAlignment;
+  void* aligned = static_cast<std::byte*>(workspace) + (kAlignment - past) % kAlignment;
   return cublasLtMatmul(queue.blas, &p.operation, &one, g.b.data, &p.left, g.a.data, &p.right,
                         &beta, g.c, &p.result, g.c, &p.result, &algorithm, aligned,
                         static_cast<size_t>(kWorkspaceBytes), queue.stream);

@@ -26,7 +26,8 @@ int64_t IntCount(int64_t start, int64_t limit, int64_t delta) {
   const uint64_t distance = static_cast<uint64_t>(std::max(start, limit)) - low;
   const uint64_t step =
       delta > 0 ? static_cast<uint64_t>(delta) : uint64_t{0} - static_cast<uint64_t>(delta);
-  return CheckedCount(static_cast<double>((distance - 1) / step) + 1);
+  const uint64_t whole_steps = (distance - 1) / step;
+  return CheckedCount(static_cast<double>(whole_steps) + 1);
 }
 
 int64_t FloatCount(double start, double limit, double delta) {
