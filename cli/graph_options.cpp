@@ -24,6 +24,9 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
       ("unit-rows", po::value<int64_t>(&training.unit_rows)->default_value(training.unit_rows),
        "rows of an expert that are summed from zero: changes rounding, not speed")
+      ("balance-loss", Real(training.router_losses.balance),
+       "coefficient of the load-balance loss of the routers, as transformers defines it (Switch Transformer); 0 = off")
+      ("z-loss", Real(training.router_losses.z), "coefficient of the z-loss of softmax routers, mean logsumexp^2 (ST-MoE); 0 = off")
       ("recompute", po::value<std::string>(&training.recompute)->default_value(training.recompute),
        "none, or layer: backward computes a layer's activations again from the layer's input, same bits")
       ("recompute-keep", po::value<std::string>(&training.keep)->default_value(training.keep),

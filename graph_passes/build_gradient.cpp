@@ -19,10 +19,10 @@ bool CarriesGradient(const Node& node, size_t i) {
          std::find(stops.begin(), stops.end(), static_cast<int>(i)) == stops.end();
 }
 
-// Which forward nodes lie between a parameter and the loss.
+// Which forward nodes lie between a parameter and a loss: the graph's outputs.
 class GradientPaths {
  public:
-  GradientPaths(const Graph& graph, const Value* loss) {
+  explicit GradientPaths(const Graph& graph) {
     for (const auto& value : graph.values()) {
       if (value->role == Role::kParameter) origin_[value.get()] = value.get();
     }
@@ -35,7 +35,7 @@ class GradientPaths {
         if (origin != nullptr && output != nullptr && IsFloat(output->dtype)) origin_[output] = origin;
       }
     }
-    std::unordered_set<const Value*> wanted = {loss};
+    std::unordered_set<const Value*> wanted(graph.outputs.begin(), graph.outputs.end());
     for (auto it = graph.nodes().rbegin(); it != graph.nodes().rend(); ++it) {
       Node* node = it->get();
       const bool reaches = std::any_of(node->outputs.begin(), node->outputs.end(), [&](const Value* output) {
@@ -138,8 +138,7 @@ void NameGradients(Graph& graph, const Node& node, const Gradients& gradients) {
 
 bool BuildGradient::Run(Graph& graph, PassContext& context) {
   WEIR_CHECK(!graph.outputs.empty(), ErrorCode::kInvalidModel, "a graph without outputs has no loss");
-  Value* loss = graph.outputs[0];
-  const GradientPaths paths(graph, loss);
+  const GradientPaths paths(graph);
   CheckDifferentiable(paths);
 
   Gradients gradients;
@@ -151,7 +150,10 @@ bool BuildGradient::Run(Graph& graph, PassContext& context) {
 
   Builder builder(graph);
   builder.SetPhase(Phase::kBackward);
-  if (!paths.backwards().empty()) gradients.of[loss] = builder.Float(1);
+  if (!paths.backwards().empty()) {
+    Value* one = builder.Float(1);
+    for (const Value* loss : graph.outputs) gradients.of[loss] = one;
+  }
   for (Node* node : paths.backwards()) {
     NameGradients(graph, *node, gradients);
     builder.SetSource(node->source);

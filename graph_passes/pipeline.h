@@ -7,6 +7,7 @@
 
 #include "graph/layout.h"
 #include "graph_passes/pass.h"
+#include "graph_passes/router_losses.h"
 #include "graph_passes/stream_optimizer.h"
 
 namespace weir {
@@ -39,6 +40,7 @@ struct TrainingOptions {
   std::string decay = "matrices";
   double max_norm = 1.0;  // 0 = no clipping
   int64_t ignore_index = -100;
+  RouterLossOptions router_losses = {};
   int64_t leaves = 16, unit_rows = 4096;
   std::string precision = "float32";  // of compute: float32, or bfloat16 with float32 masters (CUDA)
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes

@@ -7,6 +7,7 @@
 #include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
 #include "graph_passes/reduce_gradients.h"
+#include "graph_passes/router_losses.h"
 #include "graph_passes/shard_experts.h"
 #include "graph_passes/stream_checkpoints.h"
 #include "graph_passes/stream_dispatch.h"
@@ -53,6 +54,10 @@ void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& pa
 void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   AddLoss loss(options.ignore_index);
   passes.Run(loss, graph);
+  if (options.router_losses.enabled()) {
+    RouterLosses router(options.router_losses, options.ignore_index);
+    passes.Run(router, graph);
+  }
   BuildGradient gradient;
   passes.Run(gradient, graph);
   SetUnits(graph, options);

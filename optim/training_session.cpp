@@ -30,6 +30,12 @@ int64_t VocabularyOf(const Graph& graph) {
   throw Error(ErrorCode::kInvalidModel, "the model has no token embedding; a decoder with input_ids is expected");
 }
 
+// Beside the loss proper, where one was asked for.
+const Value* RouterLossOf(const Graph& graph) {
+  const auto it = std::ranges::find_if(graph.outputs, [](const Value* output) { return output->name == "router_loss"; });
+  return it == graph.outputs.end() ? nullptr : *it;
+}
+
 // Of the shard that is held, in the whole: random values do not depend on who holds them.
 int64_t FirstElement(const Value& parameter) {
   const auto& shard = parameter.parameter->shard;
@@ -134,13 +140,14 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   const double scale = result.valid_labels == 0 ? 0 : 1 / static_cast<double>(result.valid_labels);
   SetScalar("loss_scale", static_cast<float>(scale));
   executor_->Run(Phase::kBegin);
-  const Value* loss = graph_->outputs[0];
+  const Value *loss = graph_->outputs[0], *router_loss = RouterLossOf(*graph_);
   for (const MicroBatch& micro_batch : micro_batches) {
     WriteInts(*executor_, Named("input_ids"), micro_batch.input_ids);
     WriteInts(*executor_, Named("labels"), micro_batch.labels);
     executor_->Run(Phase::kForward);
     executor_->Run(Phase::kBackward);
     result.loss += ReadDouble(*executor_, *loss);
+    if (router_loss != nullptr) result.loss += Floats("router_loss")[0];
   }
   executor_->Run(Phase::kNorm);
   result.grad_norm = ReadDouble(*executor_, Named("gradient_norm"));

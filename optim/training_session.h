@@ -21,7 +21,7 @@ struct InitOptions {
 
 // One optimizer step's results over all ranks, equal on each.
 struct StepResult {
-  double loss = 0;       // mean over the valid labels of the step; 0 when there are none
+  double loss = 0;       // mean over the valid labels of the step; 0 when there are none. Router losses included
   double grad_norm = 0;  // global, before clipping
   int64_t valid_labels = 0;
   bool finite = true;    // false: loss or norm is NaN or inf on any rank

@@ -133,6 +133,21 @@ TEST_F(Cli, SameBytesWhateverTheThreads_NUM01) {
   EXPECT_EQ(first, Slurp(folder_ / "c/weights.safetensors"));
 }
 
+TEST_F(Cli, RouterLossesAreTrainedAndTold) {
+  ASSERT_EQ(Weir(Train("a")).code, 0);
+  const Result balanced = Weir(Train("b", "--balance-loss 0.5 --z-loss 0.01"));
+  ASSERT_EQ(balanced.code, 0) << balanced.output;
+  EXPECT_NE(Slurp(folder_ / "a/weights.safetensors"), Slurp(folder_ / "b/weights.safetensors"));
+  EXPECT_NE(Slurp(folder_ / "b/passes.log").find("router_losses"), std::string::npos);
+  EXPECT_NE(Slurp(folder_ / "b/config.ini").find("balance-loss = 0.5"), std::string::npos);
+  const Result negative = Weir(Train("c", "--balance-loss -1"));
+  EXPECT_EQ(negative.code, 2) << negative.output;
+  const std::string sigmoid = (kModels / "deepseek_v3/dynamo18_batched_mm_sdpa.onnx").string();
+  const Result refused = Weir("plan " + sigmoid + " --sequence 32 --z-loss 0.1");
+  EXPECT_EQ(refused.code, 1);
+  EXPECT_NE(refused.output.find("--z-loss is defined for softmax routers"), std::string::npos) << refused.output;
+}
+
 TEST_F(Cli, SameBytesWhateverTheStrip) {
   ASSERT_EQ(Weir(Train("a")).code, 0);
   const Result strips = Weir(Train("b", "--strip 256"));

@@ -54,9 +54,8 @@ std::vector<TrainingSession::MicroBatch> RowsOf(int64_t rank, int64_t world, int
   return micro_batches;
 }
 
-TrainingSession MakeSession(Communicator& world, int64_t rows) {
+TrainingSession MakeSession(Communicator& world, int64_t rows, TrainingOptions options = {}) {
   PassManager passes;
-  TrainingOptions options;
   options.layout.world = world.size();
   return TrainingSession(*Stored().graph, options, rows, Stored().length, {}, passes, DeviceKind::kCpu, &world);
 }
@@ -125,6 +124,23 @@ TEST_P(Ranks, ComputeThePyTorchGradients) {
       }
     }
   }
+}
+
+// Each micro-batch's router loss counts by its share of the step's labels, on whichever rank it is (RTD-26: no division
+// by the ranks is left out or done twice).
+TEST(RanksTraining, RouterLossesAreMeansOverMicroBatchesWhereverTheyRun) {
+  const auto loss = [](int64_t ranks, double balance) {
+    double result = 0;
+    RunRanks(ranks, [&](Communicator& world) {
+      TrainingSession session = MakeSession(world, 2, {.router_losses = {.balance = balance}, .layout = {.world = ranks}});
+      const StepResult step = session.ComputeGradients(RowsOf(world.rank(), ranks, 2));
+      if (world.rank() == 0) result = step.loss;
+    });
+    return result;
+  };
+  const double plain = loss(1, 0), one = loss(1, 1);
+  EXPECT_GT(one - plain, 1.5);  // at least top-2 of every token: E * sum F P is near k = 2
+  for (const int64_t ranks : {2, 4}) EXPECT_NEAR(loss(ranks, 1), one, 2e-6) << ranks;
 }
 
 TEST(RanksTraining, StayEqualAfterUpdates) {
