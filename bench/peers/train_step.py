@@ -1,9 +1,11 @@
-"""One PyTorch training step of an olmoe-shaped model on one GPU: the peer of `weir train --device cuda --precision bfloat16`.
+"""PyTorch training steps of an olmoe-shaped model: the peer of `weir train --device cuda --precision bfloat16 [--ranks N]`.
 
     python train_step.py --layers 16 --tokens 8192 [--checkpoint]
+    torchrun --nproc_per_node 2 train_step.py --tokens 65536 --checkpoint [--offload]    (a sequence of its own per rank)
 
 bfloat16 compute under FSDP2's mixed precision (float32 master weights and gradients), grouped_mm experts, cuDNN attention, loss in
-chunks of 8192 rows, fused AdamW. Prints one JSON line: seconds of the fastest step, tokens/s, model TFLOP/s, peak bytes.
+chunks of 8192 rows, fused AdamW (--offload: parameters and state in pinned host memory, updated there). Rank 0 prints one JSON
+line: seconds of the fastest step, tokens/s of all ranks, model TFLOP/s per GPU, peak bytes of its GPU.
 Model FLOP = 6 * active parameters * tokens + 6 * layers * tokens^2 * heads * head_dim (causal half), no recompute.
 """
 import argparse
@@ -14,7 +16,7 @@ import time
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.utils.checkpoint import checkpoint
 from transformers import OlmoeConfig, OlmoeForCausalLM
 
@@ -23,11 +25,15 @@ parser.add_argument("--layers", type=int, default=16)
 parser.add_argument("--tokens", type=int, default=8192)
 parser.add_argument("--steps", type=int, default=4)
 parser.add_argument("--checkpoint", action="store_true", help="recompute each layer in the backward pass")
+parser.add_argument("--offload", action="store_true", help="parameters and optimizer state in host memory")
 args = parser.parse_args()
 
-os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-os.environ.setdefault("MASTER_PORT", "29511")
-dist.init_process_group("nccl", rank=0, world_size=1)
+for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": "0", "WORLD_SIZE": "1"}.items():
+    os.environ.setdefault(name, value)
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+dist.init_process_group("nccl")
+torch.manual_seed(rank)
 torch.backends.cuda.enable_flash_sdp(False)
 torch.backends.cuda.enable_mem_efficient_sdp(False)
 torch.backends.cuda.enable_cudnn_sdp(True)
@@ -41,6 +47,8 @@ with torch.device("meta"):
 model.set_experts_implementation("grouped_mm")
 body, head = model.model, model.lm_head
 policy = dict(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
+if args.offload:
+    policy["offload_policy"] = CPUOffloadPolicy(pin_memory=True)
 for layer in body.layers:
     if args.checkpoint:
         forward = layer.forward
@@ -48,7 +56,7 @@ for layer in body.layers:
     fully_shard(layer, **policy)
 fully_shard(body, **policy)
 fully_shard(head, **policy)
-model.to_empty(device="cuda")
+model.to_empty(device="cpu" if args.offload else "cuda")
 with torch.no_grad():
     for parameter in model.parameters():
         local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
@@ -78,6 +86,7 @@ labels = torch.randint(0, 50304, (tokens,), device="cuda")
 seconds = []
 for _ in range(args.steps):
     torch.cuda.synchronize()
+    dist.barrier()
     torch.cuda.reset_peak_memory_stats()
     start = time.time()
     loss = step(ids, labels)
@@ -87,7 +96,9 @@ best = min(seconds[1:])
 per_layer = 4 * 2048 * 2048 + 64 * 2048 + 8 * 3 * 2048 * 1024
 active = args.layers * per_layer + 50304 * 2048
 flop = 6 * active * tokens + 6 * args.layers * tokens * tokens * 2048
-print(json.dumps({"peer": "pytorch " + torch.__version__, "tokens": tokens, "layers": args.layers, "loss": round(loss.item(), 4),
-                  "seconds": round(best, 4), "tokens_per_s": round(tokens / best), "model_tflops": round(flop / best / 1e12, 1),
-                  "peak_bytes": torch.cuda.max_memory_allocated(), "checkpoint": args.checkpoint}))
+if rank == 0:
+    print(json.dumps({"peer": "pytorch " + torch.__version__, "ranks": world, "tokens": tokens, "layers": args.layers,
+                      "loss": round(loss.item(), 4), "seconds": round(best, 4), "tokens_per_s": round(world * tokens / best),
+                      "model_tflops": round(flop / best / 1e12, 1), "peak_bytes": torch.cuda.max_memory_allocated(),
+                      "checkpoint": args.checkpoint, "offload": args.offload}))
 dist.destroy_process_group()
