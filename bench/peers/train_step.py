@@ -42,10 +42,29 @@ config = OlmoeConfig(vocab_size=50304, hidden_size=2048, intermediate_size=1024,
                      num_attention_heads=16, num_key_value_heads=16, num_experts=64, num_experts_per_tok=8,
                      max_position_embeddings=2 * 1024 * 1024, output_router_logits=False)
 config._attn_implementation = "sdpa"
+
+
+class Head(torch.nn.Module):
+    """Summed loss over chunks of 8192 rows; with --checkpoint the logits of one chunk live at a time."""
+
+    def __init__(self, linear):
+        super().__init__()
+        self.linear = linear
+
+    def forward(self, hidden, labels):
+        def chunk(h, y):
+            return F.cross_entropy((h @ self.linear.weight.t()).float(), y, reduction="sum")
+
+        total = hidden.new_zeros((), dtype=torch.float32)
+        for h, y in zip(hidden.split(8192), labels.split(8192)):
+            total = total + (checkpoint(chunk, h, y, use_reentrant=False) if args.checkpoint else chunk(h, y))
+        return total
+
+
 with torch.device("meta"):
     model = OlmoeForCausalLM(config)
 model.set_experts_implementation("grouped_mm")
-body, head = model.model, model.lm_head
+body, head = model.model, Head(model.lm_head)
 policy = dict(mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32))
 if args.offload:
     policy["offload_policy"] = CPUOffloadPolicy(pin_memory=True)
@@ -56,25 +75,23 @@ for layer in body.layers:
     fully_shard(layer, **policy)
 fully_shard(body, **policy)
 fully_shard(head, **policy)
-model.to_empty(device="cpu" if args.offload else "cuda")
+for part in (body, head):
+    part.to_empty(device="cpu" if args.offload else "cuda")
+parameters = [*body.parameters(), *head.parameters()]
 with torch.no_grad():
-    for parameter in model.parameters():
+    for parameter in parameters:
         local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
         local.fill_(1.0) if local.ndim == 1 else local.normal_(0, 0.02)
 inverse = 1.0 / (10000 ** (torch.arange(0, 128, 2, device="cuda").float() / 128))
 body.rotary_emb.inv_freq = body.rotary_emb.original_inv_freq = inverse
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+optimizer = torch.optim.AdamW(parameters, lr=1e-5, fused=True)
 
 
 def step(ids, labels):
     hidden = body(input_ids=ids, use_cache=False).last_hidden_state[0]
-    total = hidden.new_zeros((), dtype=torch.float32)
-    for i in range(0, hidden.shape[0], 8192):
-        logits = head(hidden[i:i + 8192])
-        total = total + F.cross_entropy(logits.float(), labels[i:i + 8192], reduction="sum")
-    loss = total / hidden.shape[0]
+    loss = head(hidden, labels) / hidden.shape[0]
     loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
     optimizer.step()
     optimizer.zero_grad()
     return loss
