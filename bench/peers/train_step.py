@@ -32,7 +32,7 @@ for name, value in {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29511", "RANK": 
     os.environ.setdefault(name, value)
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-dist.init_process_group("nccl")
+dist.init_process_group("cpu:gloo,cuda:nccl" if args.offload else "nccl")
 torch.manual_seed(rank)
 torch.backends.cuda.enable_flash_sdp(False)
 torch.backends.cuda.enable_mem_efficient_sdp(False)
