@@ -134,6 +134,8 @@ struct Executor::Impl {
         traced.push_back(launch.node);
       }
     } catch (Error& error) {
+      // What other ranks leave half done can look like an error of this one.
+      if (launch.communicator != nullptr && error.code() != ErrorCode::kCommError) launch.communicator->ThrowIfAborted();
       error.AddContext(StrCat("running ", launch.node->op(), launch.node->source.empty() ? "" : " for ",
                               launch.node->source));
       throw;

@@ -6,11 +6,12 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "backend/cpu/parallel.h"
 #include "cli/bench_step.h"
+#include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
 #include "cli/outputs.h"
+#include "cli/rank_flags.h"
 #include "cli/sizes.h"
 #include "graph_passes/import_report.h"
 #include "optim/training_session.h"
@@ -21,8 +22,10 @@ namespace {
 struct StepBench {
   int64_t sequence = 4096, micro_batch = 1, grad_accumulation = 1, steps = 4;
   int threads = 0;
-  std::string trace;
+  std::string device, trace;
   bool json = false;
+  TrainingOptions training;
+  po::variables_map values;
 };
 
 // Of one token's matrix products and of causal attention, forward and backward, nothing recomputed:
@@ -44,8 +47,8 @@ double ModelFlopPerToken(const Graph& canonical, int64_t sequence) {
   return flop;
 }
 
-std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, int64_t vocabulary) {
-  std::mt19937_64 random(1);
+std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, int64_t vocabulary, int64_t rank) {
+  std::mt19937_64 random(static_cast<uint64_t>(1 + rank));
   std::uniform_int_distribution<int64_t> id(0, vocabulary - 1);
   std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(bench.grad_accumulation));
   for (auto& batch : batches) {
@@ -58,13 +61,13 @@ std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, in
 }
 
 void Print(const StepBench& bench, const TrainingSession& session, const std::vector<double>& seconds, double loss,
-           double flop_per_token, std::string_view device) {
+           double flop_per_token) {
   const double best = *std::min_element(seconds.begin() + (seconds.size() > 1 ? 1 : 0), seconds.end());
-  const int64_t tokens = bench.sequence * bench.micro_batch * bench.grad_accumulation;
-  const double per_s = static_cast<double>(tokens) / best, tflops = per_s * flop_per_token * 1e-12;
+  const int64_t ranks = bench.training.layout.world, tokens = ranks * bench.sequence * bench.micro_batch * bench.grad_accumulation;
+  const double per_s = static_cast<double>(tokens) / best, tflops = per_s * flop_per_token * 1e-12 / static_cast<double>(ranks);
   const int64_t arena = session.plan().arena_bytes;
   if (bench.json) {
-    std::cout << nlohmann::json{{"device", device},          {"tokens", tokens},        {"sequence", bench.sequence},
+    std::cout << nlohmann::json{{"device", bench.device},    {"ranks", ranks},         {"tokens", tokens},        {"sequence", bench.sequence},
                                 {"loss", loss},              {"seconds", best},         {"all_seconds", seconds},
                                 {"tokens_per_s", per_s},     {"model_tflops", tflops},  {"arena_bytes", arena}}
                      .dump()
@@ -72,58 +75,76 @@ void Print(const StepBench& bench, const TrainingSession& session, const std::ve
     return;
   }
   char line[200];
-  std::snprintf(line, sizeof(line), "%lld tokens  %.4f s a step  %.0f tokens/s  %.1f model TFLOP/s  arena %s  loss %.4f\n",
-                static_cast<long long>(tokens), best, per_s, tflops, FormatBytes(arena).c_str(), loss);
+  const std::string each = ranks > 1 ? StrCat(" on each of ", ranks, " ranks") : "";
+  std::snprintf(line, sizeof(line), "%lld tokens  %.4f s a step  %.0f tokens/s  %.1f model TFLOP/s  arena %s%s  loss %.4f\n",
+                static_cast<long long>(tokens), best, per_s, tflops, FormatBytes(arena).c_str(), each.c_str(), loss);
   std::cout << line;
 }
 
-}  // namespace
-
-int BenchStep(int argc, const char* const* argv) {
-  StepBench bench;
-  TrainingOptions training;
-  std::string device;
-  const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
-  po::options_description main("Bench of whole steps on random tokens; absent weights are drawn from N(0, 0.02)");
-  main.add_options()
-      ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
-      ("device", po::value<std::string>(&device)->default_value("cpu"), "cpu or cuda")
-      ("sequence", integer(bench.sequence), "tokens per sequence")
-      ("micro-batch", integer(bench.micro_batch), "sequences per forward and backward")
-      ("grad-accumulation", integer(bench.grad_accumulation), "micro-batches per step")
-      ("steps", integer(bench.steps), "steps; the fastest after the first is printed")
-      ("threads", po::value<int>(&bench.threads)->default_value(0), "CPU threads; 0 = all cores of this process")
-      ("trace", po::value<std::string>(&bench.trace), "file for the last step's launches (Perfetto); a table by op goes to stderr")
-      ("json", po::bool_switch(&bench.json), "print JSON");
-  po::variables_map values;
-  if (!ParseOptions(argc, argv, "weir bench step MODEL.onnx [--device cuda --precision bfloat16 --sequence N]",
-                    {main, GraphOptions(training), ModelOptions()}, {"model"}, values)) {
-    return kExitOk;
-  }
-  if (bench.steps < 1 || bench.grad_accumulation < 1) throw UsageError("--steps and --grad-accumulation must be positive");
-  if (bench.threads < 0 || bench.threads > 1024) throw UsageError("--threads must be 0..1024");
-  SetCpuThreads(bench.threads);
+Ending BenchRank(const StepBench& bench, const Placement& place, Communicator* world) {
   PassManager passes;
-  const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
-  TrainingSession session(*graph, training, bench.micro_batch, bench.sequence, {.enabled = true}, passes, ChosenDevice(device));
-  const auto tokens = RandomTokens(bench, session.vocabulary());
+  const bool leads = world == nullptr || world->rank() == 0;
+  if (!leads) passes.print = [](const std::string&) {};
+  const auto graph = LoadCanonical(bench.values["model"].as<std::string>(), bench.values, passes);
+  TrainingSession session(*graph, bench.training, bench.micro_batch, bench.sequence, {.enabled = true}, passes, place, world);
+  const auto tokens = RandomTokens(bench, session.vocabulary(), session.rank());
   std::vector<double> seconds;
   double loss = 0;
   for (int64_t step = 1; step <= bench.steps; ++step) {
-    const bool traced = step == bench.steps && !bench.trace.empty();
+    const bool traced = leads && step == bench.steps && !bench.trace.empty();
     if (traced) session.StartTrace();
+    if (world != nullptr) world->Barrier({"Barrier", "step"});
     const auto start = std::chrono::steady_clock::now();
     loss = session.ComputeGradients(tokens).loss;
     session.Update(1e-5, step);
     session.Synchronize();
+    if (world != nullptr) world->Barrier({"Barrier", "step"});
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (!traced) continue;
     const auto spans = session.StopTrace();
     WriteText(bench.trace, TraceJson(spans));
     std::cerr << TraceTable(spans);
   }
-  Print(bench, session, seconds, loss, ModelFlopPerToken(*graph, bench.sequence), device);
-  return kExitOk;
+  if (leads) Print(bench, session, seconds, loss, ModelFlopPerToken(*graph, bench.sequence));
+  return {};
+}
+
+}  // namespace
+
+int BenchStep(int argc, const char* const* argv) {
+  StepBench bench;
+  RankFlags ranks;
+  DispatchFlags dispatch;
+  const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
+  po::options_description main("Bench of whole steps on random tokens; absent weights are drawn from N(0, 0.02)");
+  main.add_options()
+      ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
+      ("device", po::value<std::string>(&bench.device)->default_value("cpu"), "cpu or cuda")
+      ("sequence", integer(bench.sequence), "tokens per sequence")
+      ("micro-batch", integer(bench.micro_batch), "sequences per forward and backward of a rank")
+      ("grad-accumulation", integer(bench.grad_accumulation), "micro-batches per step and rank")
+      ("steps", integer(bench.steps), "steps; the fastest after the first is printed")
+      ("threads", po::value<int>(&bench.threads)->default_value(0), "CPU threads of a rank; 0 = its share of this process's cores")
+      ("trace", po::value<std::string>(&bench.trace), "file for the last step's launches (Perfetto); a table by op goes to stderr")
+      ("json", po::bool_switch(&bench.json), "print JSON");
+  if (!ParseOptions(argc, argv, "weir bench step MODEL.onnx [--device cuda --precision bfloat16 --sequence N --ranks N]",
+                    {main, ranks.Options(), dispatch.Options(), GraphOptions(bench.training), ModelOptions()}, {"model"}, bench.values)) {
+    return kExitOk;
+  }
+  if (bench.steps < 1 || bench.grad_accumulation < 1) throw UsageError("--steps and --grad-accumulation must be positive");
+  if (bench.threads < 0 || bench.threads > 1024) throw UsageError("--threads must be 0..1024");
+  ranks.Check();
+  const RankEnvironment environment = PlaceAmongRanks(ranks);
+  dispatch.Check(WorldSize(ranks, environment));
+  std::vector<std::string> arguments = {"weir", "bench"};
+  arguments.insert(arguments.end(), argv, argv + argc);
+  if (const auto ended = StartRanks(ranks, environment, std::move(arguments))) return *ended;
+  bench.training.layout.world = environment.world;
+  dispatch.Apply(bench.training);
+  SetRankThreads(bench.threads, environment);
+  return RunAsRank(ranks, environment, bench.device, "weir bench step", [&](const Placement& place, Communicator* world) {
+    return BenchRank(bench, place, world);
+  });
 }
 
 }  // namespace weir

@@ -9,14 +9,13 @@
 #include <fstream>
 #include <iostream>
 
-#include "backend/cpu/gloo_communicator.h"
 #include "backend/cpu/parallel.h"
-#include "backend/launcher.h"
 #include "cli/commands.h"
 #include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
 #include "cli/outputs.h"
+#include "cli/rank_flags.h"
 #include "cli/run_checkpoints.h"
 #include "cli/run_folder.h"
 #include "graph/error.h"
@@ -42,10 +41,6 @@ struct RunFlags {
   int threads = 0;
 };
 
-struct RankFlags {
-  int64_t ranks = 0, timeout_s = 600, start_timeout_s = 30;
-};
-
 std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, DispatchFlags& dispatch, DataFlags& data,
                                            TrainerOptions& trainer) {
   const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
@@ -64,11 +59,6 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
       ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
       ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
-  po::options_description parallel("Ranks (each reads its own part of every batch)");
-  parallel.add_options()
-      ("ranks", integer(ranks.ranks), "processes to start on this machine; 0 = as many as torchrun, srun or mpirun started, else 1")
-      ("comm-timeout", integer(ranks.timeout_s), "seconds a rank may keep the others waiting before the run ends with an error")
-      ("start-timeout", integer(ranks.start_timeout_s), "seconds until every rank must have come");
   po::options_description files("Data");
   files.add_options()
       ("data", po::value<std::vector<std::string>>(&data.paths)->required(),
@@ -96,7 +86,7 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("weight-decay", Real(training.weight_decay), "decoupled")
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
       ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
-  return {main, parallel, dispatch.Options(), files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
+  return {main, ranks.Options(), dispatch.Options(), files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
 int64_t VocabularyOf(const Graph& graph) {
@@ -138,22 +128,16 @@ void StopOnSignals() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
-// How long the other ranks, rank 0 with the weights to save among them, have to end after one has failed.
-constexpr auto kSaveTime = std::chrono::seconds(15);
-
 constexpr int kMostThreads = 1024;
-constexpr int64_t kMostRanks = 1024;  // of one machine
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
 // One usage error for every value that no run could mean.
-void CheckRanges(const RunFlags& run, const RankFlags& ranks, const TrainerOptions& o) {
+void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   std::string wrong;
   const auto need = [&](bool ok, const std::string& text) {
     if (!ok) wrong += (wrong.empty() ? "" : "; ") + text;
   };
   need(run.threads >= 0 && run.threads <= kMostThreads, "--threads must be 0.." + std::to_string(kMostThreads));
-  need(ranks.ranks >= 0 && ranks.ranks <= kMostRanks, "--ranks must be 1.." + std::to_string(kMostRanks) + ", or 0 for as many as were started");
-  need(ranks.timeout_s > 0 && ranks.start_timeout_s > 0, "--comm-timeout and --start-timeout must be positive");
   need(o.steps > 0, "--steps must be positive");
   need(run.trace_step >= 0 && run.trace_step <= o.steps, "--trace-step must be 1..--steps, or 0 for none");
   need(run.log_every > 0, "--log-every must be positive");
@@ -264,11 +248,6 @@ struct TrainFlags {
   std::string config;  // resolved
 };
 
-struct Ending {
-  int code = kExitOk;
-  std::string text;  // why, when not ok
-};
-
 // Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
 Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const bool leads = world == nullptr || world->rank() == 0;
@@ -300,7 +279,8 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     WriteText(path / "passes.log", passes.Log());
     WriteText(path / "plan.json", PlanJson(trainer.session().plan()));
     const int64_t ranks = flags.trainer.training.layout.world;
-    std::cerr << "training on " << (ranks > 1 ? StrCat(ranks, " ranks of ") : "") << CpuThreads() << " CPU threads: "
+    std::cerr << "training on " << (ranks > 1 ? StrCat(ranks, " ranks of ") : "")
+              << (flags.trainer.device.kind == DeviceKind::kCuda ? "a GPU and " : "") << CpuThreads() << " CPU threads: "
               << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
               << " tokens per step, arena " << trainer.session().plan().arena_bytes / (1024 * 1024) << (ranks > 1 ? " MiB per rank\n" : " MiB\n");
     for (const std::string& notice : DispatchNotices(trainer.session().graph())) std::cerr << notice << "\n";
@@ -332,28 +312,6 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   return {kExitOk, ""};
 }
 
-// Every rank ends when one fails, with that one's words.
-int TrainAsRank(const TrainFlags& flags, const RankEnvironment& environment) {
-  std::unique_ptr<Communicator> world;
-  Ending ending;
-  try {
-    if (environment.world > 1) {
-      world = MakeGlooCommunicator(environment, {.timeout = std::chrono::seconds(flags.ranks.timeout_s),
-                                                 .start = std::chrono::seconds(flags.ranks.start_timeout_s)});
-    }
-    ending = TrainRank(flags, world.get());
-  } catch (const PeerFailure& error) {
-    std::cerr << "weir train: rank " << environment.rank << " stopped: " << error.what() << "\n";
-    return kExitPeerFailed;
-  } catch (const std::exception& error) {
-    if (world) world->Abort(error.what());
-    throw;
-  }
-  world.reset();  // leaves in peace: to be stopped is no failure that ends the others
-  if (ending.code != kExitOk) std::cerr << "weir train: " << ending.text << "\n";
-  return ending.code;
-}
-
 }  // namespace
 
 int TrainCommand(int argc, const char* const* argv) {
@@ -366,34 +324,29 @@ int TrainCommand(int argc, const char* const* argv) {
   const RunFlags& run = flags.run;
   if (run.non_finite != "stop" && run.non_finite != "skip") throw UsageError("--non-finite must be stop or skip, got " + run.non_finite);
   if (run.init != "none" && run.init != "normal") throw UsageError("--init must be none or normal, got " + run.init);
-  CheckRanges(run, flags.ranks, flags.trainer);
+  CheckRanges(run, flags.trainer);
+  flags.ranks.Check();
   flags.checkpoints.Check();
-  const RankEnvironment environment = ReadRankEnvironment(ProcessVariables());
-  if (flags.ranks.ranks > 0 && !environment.launcher.empty() && flags.ranks.ranks != environment.world) {
-    throw UsageError(StrCat("--ranks=", flags.ranks.ranks, ", but ", environment.launcher, " started this process as rank ",
-                            environment.rank, " of ", environment.world, "; leave --ranks out, or start weir directly"));
-  }
-  flags.dispatch.Check(std::max(environment.world, flags.ranks.ranks));
-  if (environment.launcher.empty() && flags.ranks.ranks > 1) {
-    std::vector<std::string> arguments = {"weir"};
-    arguments.insert(arguments.end(), argv, argv + argc);
-    return LaunchRanks({.ranks = flags.ranks.ranks, .arguments = std::move(arguments), .grace = kSaveTime});
-  }
+  const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
+  flags.dispatch.Check(WorldSize(flags.ranks, environment));
+  std::vector<std::string> arguments = {"weir"};
+  arguments.insert(arguments.end(), argv, argv + argc);
+  if (const auto ended = StartRanks(flags.ranks, environment, std::move(arguments))) return *ended;
   TrainerOptions& options = flags.trainer;
   options.non_finite = run.non_finite == "skip" ? NonFinitePolicy::kSkip : NonFinitePolicy::kStop;
   options.init.enabled = run.init == "normal";
   options.init.seed = run.seed;
-  options.device = ChosenDevice(run.device);
-  if (environment.world > 1 && options.device != DeviceKind::kCpu) throw UsageError("several ranks train with --device cpu only");
   options.training.layout.world = environment.world;
   flags.dispatch.Apply(options.training);
   if ((flags.checkpoints.enabled() || flags.checkpoints.resumes()) && options.training.layout.expert_parallel > 1) {
     throw UsageError("--save-every and --resume with --expert-parallel above 1: checkpoints of experts spread over ranks are not written yet; leave one out");
   }
   flags.config = ResolvedConfig(groups, flags.values);
-  SetCpuThreads(run.threads > 0 ? run.threads
-                                : std::max(1, CpuThreads() / static_cast<int>(environment.local_size)));
-  return TrainAsRank(flags, environment);
+  SetRankThreads(run.threads, environment);
+  return RunAsRank(flags.ranks, environment, run.device, "weir train", [&](const Placement& place, Communicator* world) {
+    options.device = place;
+    return TrainRank(flags, world);
+  });
 }
 
 }  // namespace weir

@@ -32,7 +32,7 @@ struct TrainerOptions {
   TrainingOptions training;
   InitOptions init;
   NonFinitePolicy non_finite = NonFinitePolicy::kStop;
-  DeviceKind device = DeviceKind::kCpu;
+  Placement device;
 };
 
 // One finished step, as logged.

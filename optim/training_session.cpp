@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/cuda_communicator.h"
 #include "backend/tree_reduce.h"
 #include "graph/error.h"
 #include "graph/parameter.h"
@@ -14,12 +15,6 @@ namespace {
 
 void WriteInts(Executor& executor, const Value& value, std::span<const int64_t> values) {
   executor.Write(value, values.data(), static_cast<int64_t>(values.size_bytes()));
-}
-
-double ReadDouble(const Executor& executor, const Value& value) {
-  double result;
-  executor.Read(value, &result, sizeof(result));
-  return result;
 }
 
 // Shapes of a canonical graph's one vocabulary-sized result.
@@ -71,7 +66,7 @@ void LoadInto(const Graph& graph, Executor& executor, const InitOptions& init) {
 
 TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch,
                                  int64_t sequence, const InitOptions& init, PassManager& passes,
-                                 DeviceKind device, Communicator* communicator)
+                                 const Placement& place, Communicator* communicator)
     : graph_(Clone(canonical)),
       batch_(batch),
       sequence_(sequence),
@@ -89,10 +84,31 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   BuildTrainingGraph(*graph_, own, passes);
   SpecializeShapes(*graph_, batch, sequence);
   PlaceOnHost(*graph_, options, passes);
-  plan_ = MakePlan(*graph_, device);
-  executor_ = std::make_unique<Executor>(plan_, ExecutorOptions{.communicator = communicator});
+  plan_ = MakePlan(*graph_, place.kind);
+  MakeExecutor(place);
   for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
   LoadInto(*graph_, *executor_, init);
+}
+
+void TrainingSession::MakeExecutor(const Placement& place) {
+  const bool cuda = place.kind == DeviceKind::kCuda;
+  device_ = cuda ? MakeCudaDevice(place.ordinal) : MakeCpuDevice();
+  if (cuda && communicator_ != nullptr) between_gpus_ = MakeNcclCommunicator(*communicator_, *device_, place.timeout);
+  Communicator* own = between_gpus_ ? between_gpus_.get() : communicator_;
+  executor_ = std::make_unique<Executor>(plan_, ExecutorOptions{.communicator = own, .device = device_});
+}
+
+// After another rank has failed the queue goes on with garbage: what it says then counts for nothing.
+double TrainingSession::Result(const Value& value) const {
+  double result = 0;
+  try {
+    executor_->Read(value, &result, sizeof(result));
+  } catch (const Error&) {
+    if (between_gpus_) between_gpus_->ThrowIfAborted();
+    throw;
+  }
+  if (between_gpus_) between_gpus_->ThrowIfAborted();
+  return result;
 }
 
 template <class T>
@@ -146,11 +162,11 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
     WriteInts(*executor_, Named("labels"), micro_batch.labels);
     executor_->Run(Phase::kForward);
     executor_->Run(Phase::kBackward);
-    result.loss += ReadDouble(*executor_, *loss);
+    result.loss += Result(*loss);
     if (router_loss != nullptr) result.loss += Floats("router_loss")[0];
   }
   executor_->Run(Phase::kNorm);
-  result.grad_norm = ReadDouble(*executor_, Named("gradient_norm"));
+  result.grad_norm = Result(Named("gradient_norm"));
   AgreeOnResult(result);
   return result;
 }

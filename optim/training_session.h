@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/communicator.h"
+#include "backend/device.h"
 #include "backend/plan.h"
 #include "graph/graph.h"
 #include "graph_passes/pipeline.h"
@@ -27,14 +28,24 @@ struct StepResult {
   bool finite = true;    // false: loss or norm is NaN or inf on any rank
 };
 
+// Where a session runs: the CPU, or GPU number `ordinal` of this process.
+struct Placement {
+  DeviceKind kind = DeviceKind::kCpu;
+  int ordinal = 0;
+  std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of transfers between the GPUs of ranks
+
+  Placement(DeviceKind k = DeviceKind::kCpu) : kind(k) {}
+};
+
 // A canonical graph turned into a training graph, planned, and resident on one device: parameters,
 // accumulators and moments live in its arena. Micro-batches have the fixed launch shape [batch, sequence].
 // With a communicator (of options.layout.world ranks, its layout set here) this is one rank of a run: every
-// rank makes the same calls, each with its own micro-batches.
+// rank makes the same calls, each with its own micro-batches. It moves values in host memory; on GPUs the session
+// makes NCCL's over it for what kernels exchange.
 class TrainingSession {
  public:
   TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch, int64_t sequence,
-                  const InitOptions& init, PassManager& passes, DeviceKind device = DeviceKind::kCpu,
+                  const InitOptions& init, PassManager& passes, const Placement& place = {},
                   Communicator* communicator = nullptr);
 
   struct MicroBatch {
@@ -75,6 +86,8 @@ class TrainingSession {
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
   int64_t CountValidLabels(std::span<const MicroBatch> micro_batches) const;
   void AgreeOnResult(StepResult& result) const;
+  void MakeExecutor(const Placement& place);
+  double Result(const Value& value) const;
   const Value& Named(const std::string& name) const;
   std::vector<float> Floats(const std::string& name) const;
   void SetFloats(const std::string& name, std::span<const float> values);
@@ -84,6 +97,8 @@ class TrainingSession {
   std::unique_ptr<Graph> graph_;
   int64_t batch_, sequence_, vocabulary_ = 0;
   Plan plan_;
+  std::shared_ptr<Device> device_;
+  std::unique_ptr<Communicator> between_gpus_;  // over communicator_, where there are GPUs and ranks
   std::unique_ptr<Executor> executor_;
   std::vector<const Value*> parameters_;
   int64_t ignore_index_;

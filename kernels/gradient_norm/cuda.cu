@@ -24,11 +24,11 @@ __global__ void SquareKernel(const float* x, int64_t count, double* blocks) {
 }
 
 constexpr int kRootThreads = 1024;
-__global__ void RootKernel(const double* values, int64_t count, double* out) {
+__global__ void SumKernel(const double* values, int64_t count, bool root, double* out) {
   double sum = 0;
   for (int64_t k = threadIdx.x; k < count; k += kRootThreads) sum += values[k];
   sum = Reduce<kRootThreads>(sum, SumStep{});
-  if (threadIdx.x == 0) *out = sqrt(sum);
+  if (threadIdx.x == 0) *out = root ? sqrt(sum) : sum;
 }
 
 __global__ void ClipKernel(const double* norm, double max_norm, float* coefficient) {
@@ -43,8 +43,12 @@ void SquareBlocks(const float* x, int64_t count, double* blocks, CUstream_st* st
   if (parts > 0) SquareKernel<<<static_cast<unsigned>(parts), kThreads, 0, stream>>>(x, count, blocks);
 }
 
+void SumOf(const double* values, int64_t count, double* out, CUstream_st* stream) {
+  SumKernel<<<1, kRootThreads, 0, stream>>>(values, count, false, out);
+}
+
 void RootOfSum(const double* values, int64_t count, double* out, CUstream_st* stream) {
-  RootKernel<<<1, kRootThreads, 0, stream>>>(values, count, out);
+  SumKernel<<<1, kRootThreads, 0, stream>>>(values, count, true, out);
 }
 
 void ClipCoefficient(const double* norm, double max_norm, float* coefficient, CUstream_st* stream) {

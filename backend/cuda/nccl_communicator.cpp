@@ -1,0 +1,156 @@
+#include "backend/cuda/nccl_communicator.h"
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+constexpr int64_t kMaxTag = int64_t{1} << 20;
+
+// What is sent is only read.
+GpuLink::Message MessageTo(int64_t peer, std::span<const std::byte> bytes) {
+  return {peer, const_cast<std::byte*>(bytes.data()), std::ssize(bytes)};
+}
+
+}  // namespace
+
+class NcclCommunicator::Transfer final : public Operation {
+ public:
+  Transfer(NcclWatch& watch, std::shared_ptr<NcclBatch> batch) : watch_(watch), batch_(std::move(batch)) {}
+  ~Transfer() override {
+    if (batch_ != nullptr) watch_.Abort(StrCat("gave up in ", batch_->what));
+  }
+  const std::shared_ptr<NcclBatch>& batch() const { return batch_; }
+  std::shared_ptr<NcclBatch> Finish() { return std::move(batch_); }
+
+ private:
+  NcclWatch& watch_;
+  std::shared_ptr<NcclBatch> batch_;
+};
+
+NcclCommunicator::NcclCommunicator(Communicator& host, GpuLinkFactory factory, NcclWatch::Times times)
+    : host_(host), name_("world"), is_world_(true), world_(std::make_shared<World>()) {
+  world_->factory = std::move(factory);
+  world_->watch = std::make_unique<NcclWatch>(host, times);
+  lane_ = JoinLane();
+}
+
+NcclCommunicator::NcclCommunicator(Communicator& host, std::string name, std::shared_ptr<World> world)
+    : host_(host), name_(std::move(name)), is_world_(false), world_(std::move(world)), lane_(JoinLane()) {}
+
+NcclCommunicator::~NcclCommunicator() {
+  if (is_world_) world_->watch->Stop();
+}
+
+std::shared_ptr<NcclCommunicator::Lane> NcclCommunicator::JoinLane() {
+  std::vector<int64_t> members;
+  for (int64_t member = 0; member < size(); ++member) members.push_back(GlobalRank(member));
+  const auto known = world_->lanes.find(members);
+  if (known != world_->lanes.end()) return known->second;
+  auto lane = std::make_shared<Lane>();
+  lane->link = world_->factory(host_, world_->watch->stop());
+  world_->lanes.emplace(std::move(members), lane);
+  world_->watch->Add(*lane->link);
+  return lane;
+}
+
+Communicator& NcclCommunicator::Group(std::string_view name) {
+  if (name == "world") return *this;
+  const auto known = groups_.find(name);
+  if (known != groups_.end()) return *known->second;
+  auto group = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(host_.Group(name), std::string(name), world_));
+  return *groups_.emplace(std::string(name), std::move(group)).first->second;
+}
+
+std::string NcclCommunicator::What(const CollectiveName& name, int64_t bytes) const {
+  return StrCat(name.op, " of '", name.tensor, "' (", name_, ", ", bytes, " bytes)");
+}
+
+void NcclCommunicator::CheckPeer(int64_t peer, const CollectiveName& name) const {
+  WEIR_CHECK(peer >= 0 && peer < size(), ErrorCode::kInternal, name.op, " of '", name.tensor, "': rank ", rank(),
+             " cannot exchange with rank ", peer, " of ", size());
+}
+
+Communicator::Ticket NcclCommunicator::TicketOf(std::shared_ptr<NcclBatch> batch) {
+  return std::make_unique<Transfer>(*world_->watch, std::move(batch));
+}
+
+Communicator::Ticket NcclCommunicator::StartExchange(std::span<const Outgoing> send, std::span<const Incoming> receive,
+                                                     const CollectiveName& name) {
+  SendAway();
+  auto batch = world_->watch->NewBatch(*lane_->link);
+  std::span<const std::byte> to_self;
+  int64_t bytes = 0;
+  for (const Outgoing& out : send) {
+    CheckPeer(out.peer, name);
+    bytes += std::ssize(out.bytes);
+    if (out.peer == rank()) {
+      to_self = out.bytes;
+    } else if (!out.bytes.empty()) {
+      batch->transfers.send.push_back(MessageTo(out.peer, out.bytes));
+    }
+  }
+  for (const Incoming& in : receive) {
+    CheckPeer(in.peer, name);
+    bytes += std::ssize(in.bytes);
+    if (in.peer != rank()) {
+      if (!in.bytes.empty()) batch->transfers.receive.push_back({in.peer, in.bytes.data(), std::ssize(in.bytes)});
+      continue;
+    }
+    WEIR_CHECK(in.bytes.size() == to_self.size(), ErrorCode::kInternal, name.op, " of '", name.tensor, "': rank ", rank(),
+               " sends itself ", to_self.size(), " bytes and expects ", in.bytes.size());
+    if (in.bytes.empty() || in.bytes.data() == to_self.data()) continue;
+    batch->transfers.copies.push_back({in.bytes.data(), to_self.data(), std::ssize(in.bytes)});
+  }
+  batch->what = What(name, bytes);
+  lane_->link->MarkCompute(batch->ready);
+  world_->watch->Leave(batch);
+  return TicketOf(std::move(batch));
+}
+
+// The batch that takes messages between members; it leaves behind the compute work of its last one.
+NcclBatch& NcclCommunicator::Waiting(int64_t peer, int64_t tag, std::span<const std::byte> bytes, const CollectiveName& name) {
+  CheckPeer(peer, name);
+  WEIR_CHECK(peer != rank() && tag >= 0 && tag < kMaxTag, ErrorCode::kInternal, name.op, " of '", name.tensor, "': rank ", rank(),
+             " cannot exchange with rank ", peer, " under tag ", tag);
+  ThrowIfAborted();
+  const std::string what = What(name, std::ssize(bytes));
+  if (lane_->waiting == nullptr) {
+    lane_->waiting = world_->watch->NewBatch(*lane_->link);
+    lane_->waiting->what = what;
+  } else {
+    lane_->waiting->what += ", " + what;
+  }
+  lane_->link->MarkCompute(lane_->waiting->ready);
+  return *lane_->waiting;
+}
+
+Communicator::Ticket NcclCommunicator::StartSend(int64_t peer, int64_t tag, std::span<const std::byte> bytes,
+                                                 const CollectiveName& name) {
+  NcclBatch& batch = Waiting(peer, tag, bytes, name);
+  if (!bytes.empty()) batch.transfers.send.push_back(MessageTo(peer, bytes));
+  return TicketOf(lane_->waiting);
+}
+
+Communicator::Ticket NcclCommunicator::StartReceive(int64_t peer, int64_t tag, std::span<std::byte> bytes,
+                                                    const CollectiveName& name) {
+  NcclBatch& batch = Waiting(peer, tag, bytes, name);
+  if (!bytes.empty()) batch.transfers.receive.push_back({peer, bytes.data(), std::ssize(bytes)});
+  return TicketOf(lane_->waiting);
+}
+
+void NcclCommunicator::SendAway() {
+  if (lane_->waiting == nullptr) return;
+  const auto batch = std::move(lane_->waiting);
+  world_->watch->Leave(batch);
+}
+
+void NcclCommunicator::Wait(Ticket ticket) {
+  auto& transfer = static_cast<Transfer&>(*ticket);
+  if (!transfer.batch()->left) SendAway();
+  ThrowIfAborted();
+  const auto batch = transfer.Finish();
+  batch->link->OrderCompute(batch->end);
+}
+
+}  // namespace weir

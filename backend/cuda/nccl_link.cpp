@@ -1,0 +1,282 @@
+// NCCL by dlopen with the first link: what uses one GPU starts without. Its communicators do not block, so that no call
+// outlasts a peer that died: each is asked until it is through.
+#include "backend/cuda/nccl_link.h"
+
+#include "backend/cuda_communicator.h"
+#include "backend/cuda/nccl_communicator.h"
+#include "graph/error.h"
+
+#ifdef WEIR_HAS_NCCL
+#include <dlfcn.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <cstring>
+#include <thread>
+
+#include "backend/cuda/cuda_error.h"
+#include "backend/cuda/cuda_stream.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr const char* kLibrary = "libnccl.so.2";
+constexpr auto kGreeting = std::chrono::minutes(2);  // for all to join, who have just met
+constexpr auto kFarewell = std::chrono::seconds(5);  // for a communicator to be finished in order
+
+struct Nccl {
+  decltype(&ncclGetUniqueId) GetUniqueId;
+  decltype(&ncclCommInitRankConfig) CommInitRankConfig;
+  decltype(&ncclCommGetAsyncError) CommGetAsyncError;
+  decltype(&ncclCommFinalize) CommFinalize;
+  decltype(&ncclCommDestroy) CommDestroy;
+  decltype(&ncclCommAbort) CommAbort;
+  decltype(&ncclGroupStart) GroupStart;
+  decltype(&ncclGroupEnd) GroupEnd;
+  decltype(&ncclSend) Send;
+  decltype(&ncclRecv) Recv;
+  decltype(&ncclGetErrorString) GetErrorString;
+  decltype(&ncclGetLastError) GetLastError;
+};
+
+template <class Function>
+void Find(void* library, const char* name, Function& entry) {
+  entry = reinterpret_cast<Function>(dlsym(library, name));
+  WEIR_CHECK(entry != nullptr, ErrorCode::kDeviceError, kLibrary, " has no ", name, "; install NCCL 2.18 or newer");
+}
+
+Nccl LoadNccl() {
+  setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);  // NVLink multicast only where asked for
+  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) library = dlopen((std::string("/usr/local/cuda/lib64/") + kLibrary).c_str(), RTLD_NOW | RTLD_LOCAL);
+  WEIR_CHECK(library != nullptr, ErrorCode::kDeviceError, "cannot load ", kLibrary,
+             ", which moves data between GPUs; put its folder on LD_LIBRARY_PATH");
+  Nccl nccl{};
+  Find(library, "ncclGetUniqueId", nccl.GetUniqueId);
+  Find(library, "ncclCommInitRankConfig", nccl.CommInitRankConfig);
+  Find(library, "ncclCommGetAsyncError", nccl.CommGetAsyncError);
+  Find(library, "ncclCommFinalize", nccl.CommFinalize);
+  Find(library, "ncclCommDestroy", nccl.CommDestroy);
+  Find(library, "ncclCommAbort", nccl.CommAbort);
+  Find(library, "ncclGroupStart", nccl.GroupStart);
+  Find(library, "ncclGroupEnd", nccl.GroupEnd);
+  Find(library, "ncclSend", nccl.Send);
+  Find(library, "ncclRecv", nccl.Recv);
+  Find(library, "ncclGetErrorString", nccl.GetErrorString);
+  Find(library, "ncclGetLastError", nccl.GetLastError);
+  return nccl;
+}
+
+const Nccl& Library() {
+  static const Nccl nccl = LoadNccl();
+  return nccl;
+}
+
+class NcclLink final : public GpuLink {
+ public:
+  NcclLink(Communicator& host, CudaStream& compute, const std::atomic<bool>& stop) : compute_(compute.stream), stop_(stop) {
+    CheckCuda(cudaGetDevice(&gpu_), "reading the current GPU");
+    int least = 0, greatest = 0;
+    CheckCuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities");
+    CheckCuda(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest), "creating a communication stream");
+    if (host.size() > 1) Join(host);
+  }
+
+  ~NcclLink() override {
+    cudaSetDevice(gpu_);
+    if (comm_ != nullptr) Leave();
+    cudaFree(greetings_);
+    cudaStreamDestroy(queue_);
+  }
+
+  Event NewEvent() override {
+    cudaEvent_t event = nullptr;
+    CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+    return {event, [](void* old) { cudaEventDestroy(static_cast<cudaEvent_t>(old)); }};
+  }
+  void MarkCompute(const Event& event) override { CheckCuda(cudaEventRecord(Of(event), compute_), "marking the compute stream"); }
+  void OrderCompute(const Event& event) override {
+    CheckCuda(cudaStreamWaitEvent(compute_, Of(event), 0), "waiting for a transfer");
+  }
+
+  void Move(const Event& ready, const Event& begin, const Event& end, const Transfers& t) override {
+    for (const Message& message : t.send) CheckMemory(message.bytes);
+    for (const Message& message : t.receive) CheckMemory(message.bytes);
+    CheckCuda(cudaStreamWaitEvent(queue_, Of(ready), 0), "ordering a transfer after the compute stream");
+    CheckCuda(cudaEventRecord(Of(begin), queue_), "marking the begin of a transfer");
+    for (const Copy& copy : t.copies) {
+      CheckCuda(cudaMemcpyAsync(copy.to, copy.from, static_cast<size_t>(copy.count), cudaMemcpyDeviceToDevice, queue_), "copying");
+    }
+    if (!t.send.empty() || !t.receive.empty()) Exchange(t, Clock::time_point::max());
+    CheckCuda(cudaEventRecord(Of(end), queue_), "marking the end of a transfer");
+  }
+
+  bool Reached(const Event& event) override {
+    cudaSetDevice(gpu_);
+    return cudaEventQuery(Of(event)) != cudaErrorNotReady;
+  }
+
+  std::string Problem() override {
+    if (comm_ == nullptr) return "";
+    cudaSetDevice(gpu_);
+    ncclResult_t state = ncclSuccess;
+    const ncclResult_t asked = Library().CommGetAsyncError(comm_, &state);
+    return IsGood(asked) && IsGood(state) ? "" : Words("NCCL", IsGood(asked) ? state : asked);
+  }
+
+  void Abort() noexcept override {
+    if (comm_ == nullptr) return;
+    cudaSetDevice(gpu_);
+    Library().CommAbort(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  static cudaEvent_t Of(const Event& event) { return static_cast<cudaEvent_t>(event.get()); }
+  static bool IsGood(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
+
+  std::string Words(const char* what, ncclResult_t result) const {
+    const char* more = Library().GetLastError(comm_);
+    return StrCat(what, ": ", Library().GetErrorString(result), more != nullptr && *more != '\0' ? StrCat(" (", more, ")") : "");
+  }
+
+  void Join(Communicator& host) {
+    ncclUniqueId id{};
+    if (host.rank() == 0) {
+      const ncclResult_t made = Library().GetUniqueId(&id);
+      WEIR_CHECK(made == ncclSuccess, ErrorCode::kCommError, Words("starting NCCL", made));
+    }
+    host.Broadcast(0, std::as_writable_bytes(std::span(&id, 1)), {"StartNccl", "unique id"});
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const auto deadline = Clock::now() + kGreeting;
+    try {
+      Settle("joining the GPUs of the ranks with NCCL",
+             Library().CommInitRankConfig(&comm_, static_cast<int>(host.size()), id, static_cast<int>(host.rank()), &config), deadline);
+      Greet(host, deadline);
+    } catch (const Error&) {
+      Abort();
+      throw;
+    }
+  }
+
+  // A byte from and to every peer, so that all connections exist: later ones would wait for slow peers.
+  void Greet(Communicator& host, Clock::time_point deadline) {
+    CheckCuda(cudaMalloc(&greetings_, static_cast<size_t>(2 * host.size())), "reserving memory for NCCL");
+    Transfers all;
+    for (int64_t peer = 0; peer < host.size(); ++peer) {
+      if (peer == host.rank()) continue;
+      all.send.push_back({peer, static_cast<std::byte*>(greetings_) + peer, 1});
+      all.receive.push_back({peer, static_cast<std::byte*>(greetings_) + host.size() + peer, 1});
+    }
+    Exchange(all, deadline);
+  }
+
+  void Exchange(const Transfers& t, Clock::time_point deadline) {
+    WEIR_CHECK(comm_ != nullptr, ErrorCode::kCommError, "the link between the GPUs is down");
+    const Nccl& nccl = Library();
+    ncclResult_t bad = nccl.GroupStart();
+    const auto note = [&bad](ncclResult_t result) {
+      if (IsGood(bad) && !IsGood(result)) bad = result;
+    };
+    for (const Message& m : t.send) {
+      note(nccl.Send(m.bytes, static_cast<size_t>(m.count), ncclInt8, static_cast<int>(m.peer), comm_, queue_));
+    }
+    for (const Message& m : t.receive) {
+      note(nccl.Recv(m.bytes, static_cast<size_t>(m.count), ncclInt8, static_cast<int>(m.peer), comm_, queue_));
+    }
+    note(nccl.GroupEnd());
+    Settle("moving data between GPUs with NCCL", IsGood(bad) ? ncclInProgress : bad, deadline);
+  }
+
+  // Returns when what was asked is through (transfers: enqueued).
+  void Settle(const char* what, ncclResult_t state, Clock::time_point deadline) {
+    for (const auto start = Clock::now(); state == ncclInProgress;) {
+      WEIR_CHECK(!stop_, ErrorCode::kCommError, what, ": the run was ended meanwhile");
+      WEIR_CHECK(Clock::now() < deadline, ErrorCode::kCommError, what, ": not all ranks came within ",
+                 std::chrono::seconds(kGreeting).count(), " s; NCCL_DEBUG=INFO says what NCCL does");
+      const ncclResult_t asked = Library().CommGetAsyncError(comm_, &state);
+      if (!IsGood(asked)) state = asked;
+      if (state == ncclInProgress && Clock::now() - start > std::chrono::milliseconds(1)) {
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
+      }
+    }
+    WEIR_CHECK(state == ncclSuccess, ErrorCode::kCommError, Words(what, state));
+  }
+
+  // NCCL would read or write it wherever it is.
+  static void CheckMemory(const std::byte* bytes) {
+    cudaPointerAttributes attributes{};
+    const bool known = cudaPointerGetAttributes(&attributes, bytes) == cudaSuccess;
+    if (!known) cudaGetLastError();
+    WEIR_CHECK(known && attributes.type == cudaMemoryTypeDevice, ErrorCode::kInternal,
+               "a transfer between GPUs of memory of the host; Communicator::host() moves that");
+  }
+
+  // In order when the peers do so too, at once otherwise.
+  void Leave() noexcept {
+    const auto deadline = Clock::now() + kFarewell;
+    ncclResult_t state = Library().CommFinalize(comm_);
+    while (state == ncclInProgress && Clock::now() < deadline) {
+      if (Library().CommGetAsyncError(comm_, &state) != ncclSuccess) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    state == ncclSuccess ? Library().CommDestroy(comm_) : Library().CommAbort(comm_);
+    comm_ = nullptr;
+  }
+
+  const cudaStream_t compute_;
+  const std::atomic<bool>& stop_;
+  int gpu_ = 0;
+  cudaStream_t queue_ = nullptr;
+  ncclComm_t comm_ = nullptr;
+  void* greetings_ = nullptr;
+};
+
+// NCCL's own word for it comes late and says less.
+void CheckOneRankPerGpu(Communicator& host) {
+  int gpu = 0;
+  CheckCuda(cudaGetDevice(&gpu), "reading the current GPU");
+  cudaDeviceProp properties{};
+  CheckCuda(cudaGetDeviceProperties(&properties, gpu), "reading the GPU's properties");
+  std::array<char, sizeof(properties.uuid)> own{};
+  std::memcpy(own.data(), &properties.uuid, own.size());
+  const auto all = host.GatherValues(own, {"StartNccl", "GPUs"});
+  for (size_t r = 0; r < all.size(); ++r) {
+    const auto first = static_cast<size_t>(std::find(all.begin(), all.end(), all[r]) - all.begin());
+    WEIR_CHECK(first == r, ErrorCode::kInvalidArgument, "ranks ", first, " and ", r,
+               " run on the same GPU; start at most one rank per GPU, and look at CUDA_VISIBLE_DEVICES");
+  }
+}
+
+}  // namespace
+
+GpuLinkFactory NcclLinks(Device& device) {
+  WEIR_CHECK(device.kind() == DeviceKind::kCuda, ErrorCode::kInternal, "NCCL moves memory of GPUs, not of ", DeviceName(device.kind()));
+  Library();
+  return [&compute = static_cast<CudaStream&>(*device.stream())](Communicator& host, const std::atomic<bool>& stop) {
+    return std::make_unique<NcclLink>(host, compute, stop);
+  };
+}
+
+std::unique_ptr<Communicator> MakeNcclCommunicator(Communicator& host, Device& device, std::chrono::milliseconds timeout) {
+  auto links = NcclLinks(device);
+  CheckOneRankPerGpu(host);
+  return std::make_unique<NcclCommunicator>(host, std::move(links), NcclWatch::Times{.timeout = timeout});
+}
+
+}  // namespace weir
+
+#else
+
+namespace weir {
+
+std::unique_ptr<Communicator> MakeNcclCommunicator(Communicator&, Device&, std::chrono::milliseconds) {
+  throw Error(ErrorCode::kUnsupportedOp, "this weir was built without NCCL: several GPUs need nccl.h at build time");
+}
+
+}  // namespace weir
+#endif

@@ -1,0 +1,178 @@
+#include "backend/cuda/nccl_watch.h"
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr size_t kManyBatches = 64;
+// An enqueuing thread that does not come back within this is stuck itself; only an abort frees it.
+constexpr auto kPatience = std::chrono::seconds(2);
+
+}  // namespace
+
+NcclWatch::NcclWatch(Communicator& host, Times times) : host_(host), times_(times), thread_([this] { Run(); }) {}
+
+NcclWatch::~NcclWatch() { Stop(); }
+
+void NcclWatch::Add(GpuLink& link) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_) return links_.push_back(&link);
+  }
+  link.Abort();
+  ThrowIfAborted();
+}
+
+void NcclWatch::Stop() noexcept {
+  if (!thread_.joinable()) return;
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  wake_.notify_all();
+  thread_.join();
+  DropFinished();
+  if (links_aborted_ || (under_way_.empty() && std::uncaught_exceptions() == 0 && !failed_)) return;
+  failed_ = true;
+  AbortLinks();
+}
+
+std::shared_ptr<NcclBatch> NcclWatch::NewBatch(GpuLink& link) {
+  std::shared_ptr<NcclBatch> batch;
+  {
+    const std::lock_guard lock(mutex_);
+    if (under_way_.size() > kManyBatches) DropFinished();
+    if (!spare_.empty()) {
+      batch = std::move(spare_.back());
+      spare_.pop_back();
+    }
+  }
+  if (batch == nullptr) {
+    batch = std::make_shared<NcclBatch>();
+    for (GpuLink::Event* event : {&batch->ready, &batch->begin, &batch->end}) *event = link.NewEvent();
+  }
+  batch->link = &link;
+  return batch;
+}
+
+void NcclWatch::Leave(const std::shared_ptr<NcclBatch>& batch) {
+  batch->left = true;
+  try {
+    const std::lock_guard issue(issue_);
+    ThrowIfAborted();
+    batch->link->Move(batch->ready, batch->begin, batch->end, batch->transfers);
+  } catch (Error& error) {
+    const bool first = !failed_;
+    if (first) error.AddContext(StrCat("rank ", host_.rank(), " was in ", batch->what));
+    Abort(error.message());
+    if (!first) ThrowIfAborted();
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  under_way_.push_back(batch);
+}
+
+void NcclWatch::Abort(std::string_view reason) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!failed_) {
+      reason_ = reason;
+      DropFinished();
+      if (!under_way_.empty()) was_in_ = under_way_.front()->what;
+    }
+    failed_ = true;
+  }
+  host_.Abort(reason);
+  wake_.notify_all();
+}
+
+void NcclWatch::ThrowIfAborted() const {
+  std::string reason, was_in;
+  if (failed_) {
+    const std::lock_guard lock(mutex_);
+    reason = reason_;
+    was_in = was_in_;
+  }
+  try {
+    host_.ThrowIfAborted();
+    if (failed_) throw Error(ErrorCode::kCommError, reason);  // the host's word is on its way
+  } catch (Error& error) {
+    if (!was_in.empty()) error.AddContext(StrCat("rank ", host_.rank(), " was in ", was_in));
+    throw;
+  }
+}
+
+void NcclWatch::Run() {
+  std::unique_lock lock(mutex_);
+  while (!ending_ && !links_aborted_) {
+    wake_.wait_for(lock, times_.interval, [this] { return ending_ || failed_; });
+    if (ending_) return;
+    lock.unlock();
+    if (!failed_) Look();
+    if (failed_) AbortLinks();
+    lock.lock();
+  }
+}
+
+void NcclWatch::Look() {
+  try {
+    host_.ThrowIfAborted();
+    std::string trouble = Problem();
+    if (trouble.empty()) trouble = LateBatch();
+    if (!trouble.empty()) Abort(StrCat("rank ", host_.rank(), ": ", trouble));
+  } catch (const Error& error) {
+    Abort(error.message());
+  }
+}
+
+// A link that is being enqueued on reports to the one who does it.
+std::string NcclWatch::Problem() {
+  const std::unique_lock issue(issue_, std::try_to_lock);
+  if (!issue.owns_lock()) return "";
+  const std::lock_guard lock(mutex_);
+  for (GpuLink* link : links_) {
+    if (std::string problem = link->Problem(); !problem.empty()) return problem;
+  }
+  return "";
+}
+
+std::string NcclWatch::LateBatch() {
+  const std::lock_guard lock(mutex_);
+  DropFinished();
+  const auto now = Clock::now();
+  for (const auto& batch : under_way_) {
+    if (!batch->begun && batch->link->Reached(batch->begin)) batch->begun = now;
+    if (!batch->begun || now - *batch->begun < times_.timeout || batch->link->Reached(batch->end)) continue;
+    return StrCat(batch->what, " is not over after ", std::chrono::duration<double>(times_.timeout).count(),
+                  " s: a rank does not come to it, or the ranks disagree about its bytes; if a rank is only slow, raise "
+                  "--comm-timeout");
+  }
+  return "";
+}
+
+// Its events are free when no ticket will wait for them.
+void NcclWatch::DropFinished() {
+  std::deque<std::shared_ptr<NcclBatch>> batches;
+  batches.swap(under_way_);
+  for (auto& batch : batches) {
+    if (batch.use_count() == 1 && batch->link->Reached(batch->end)) {
+      batch->transfers = {};
+      batch->begun.reset();
+      batch->left = false;
+      spare_.push_back(std::move(batch));
+    } else {
+      under_way_.push_back(std::move(batch));
+    }
+  }
+}
+
+void NcclWatch::AbortLinks() noexcept {
+  std::unique_lock issue(issue_, kPatience);
+  const std::lock_guard lock(mutex_);
+  links_aborted_ = true;
+  for (GpuLink* link : links_) link->Abort();
+}
+
+}  // namespace weir

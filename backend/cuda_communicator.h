@@ -1,0 +1,27 @@
+#pragma once
+#include <chrono>
+#include <memory>
+
+#include "backend/communicator.h"
+#include "backend/device.h"
+
+namespace weir {
+
+// Moves memory of `device` between the GPUs of the ranks of `host`, through NCCL, as its own world. `host` carries the
+// bootstrap, the layout and the failures, and stays there for values in host memory; both must outlive the result.
+// Collective. A transfer that has begun and is not over after `timeout` ends the run. Throws DeviceError when NCCL cannot
+// be loaded, InvalidArgument when two ranks share a GPU, UnsupportedOp in a build without CUDA or NCCL.
+//
+// What differs from host memory (Communicator says the rest):
+//  - Start* enqueues: the transfer begins when the work enqueued before on the device has ended. Wait holds up work
+//    enqueued later, not the caller; memory may be reused by such work. Several transfers may be under way; those of a
+//    group run in the order they were started.
+//  - What StartSend and StartReceive start leaves at the next Wait or exchange of the group, all together, and is over
+//    together. Messages of one (sender, receiver) meet in the order they were started, whatever their tags.
+//  - Transfers of no bytes do nothing: a Barrier is the host's.
+//  - Failures show in Start*, Wait and ThrowIfAborted after they happened, and what was received then is garbage: look
+//    (ThrowIfAborted) before using what a finished queue has computed.
+std::unique_ptr<Communicator> MakeNcclCommunicator(Communicator& host, Device& device,
+                                                   std::chrono::milliseconds timeout = std::chrono::minutes(10));
+
+}  // namespace weir

@@ -1,0 +1,98 @@
+#include "cli/rank_flags.h"
+
+#include <algorithm>
+#include <iostream>
+
+#include "backend/cpu/gloo_communicator.h"
+#include "backend/cpu/parallel.h"
+#include "backend/launcher.h"
+#include "cli/load_model.h"
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+// How long the other ranks, rank 0 with the weights to save among them, have to end after one has failed.
+constexpr auto kSaveTime = std::chrono::seconds(15);
+constexpr int64_t kMostRanks = 1024;  // of one machine
+
+Placement PlaceOn(const std::string& device, const RankFlags& flags, const RankEnvironment& environment) {
+  Placement place = ChosenDevice(device);
+  place.timeout = std::chrono::seconds(flags.timeout_s);
+  if (place.kind == DeviceKind::kCpu || environment.world == 1) return place;
+  // Only who starts each rank by itself can have given it a mask of its own.
+  const bool masked = environment.launcher != "weir" && ProcessVariables().contains("CUDA_VISIBLE_DEVICES");
+  place.ordinal = static_cast<int>(DeviceOfRank(environment, CudaDeviceCount(), masked));
+  return place;
+}
+
+}  // namespace
+
+po::options_description RankFlags::Options() {
+  const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
+  po::options_description options("Ranks (each reads its own part of every batch)");
+  options.add_options()
+      ("ranks", integer(ranks), "processes to start on this machine, with --device cuda one GPU each; 0 = as many as torchrun, srun or mpirun started, else 1")
+      ("comm-timeout", integer(timeout_s), "seconds a rank may keep the others waiting before the run ends with an error")
+      ("start-timeout", integer(start_timeout_s), "seconds until every rank must have come");
+  return options;
+}
+
+void RankFlags::Check() const {
+  std::string wrong;
+  if (ranks < 0 || ranks > kMostRanks) wrong = StrCat("--ranks must be 1..", kMostRanks, ", or 0 for as many as were started");
+  if (timeout_s <= 0 || start_timeout_s <= 0) wrong += (wrong.empty() ? "" : "; ") + std::string("--comm-timeout and --start-timeout must be positive");
+  if (!wrong.empty()) throw UsageError(wrong);
+}
+
+RankEnvironment PlaceAmongRanks(const RankFlags& flags) {
+  const RankEnvironment environment = ReadRankEnvironment(ProcessVariables());
+  if (flags.ranks > 0 && !environment.launcher.empty() && flags.ranks != environment.world) {
+    throw UsageError(StrCat("--ranks=", flags.ranks, ", but ", environment.launcher, " started this process as rank ", environment.rank,
+                            " of ", environment.world, "; leave --ranks out, or start weir directly"));
+  }
+  return environment;
+}
+
+int64_t WorldSize(const RankFlags& flags, const RankEnvironment& environment) { return std::max(environment.world, flags.ranks); }
+
+std::optional<int> StartRanks(const RankFlags& flags, const RankEnvironment& environment, std::vector<std::string> arguments) {
+  if (!environment.launcher.empty() || flags.ranks <= 1) return std::nullopt;
+  return LaunchRanks({.ranks = flags.ranks, .arguments = std::move(arguments), .grace = kSaveTime});
+}
+
+int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const std::string& device, const std::string& command,
+              const std::function<Ending(const Placement&, Communicator*)>& work) {
+  Placement place;
+  try {
+    place = PlaceOn(device, flags, environment);
+  } catch (const Error& error) {  // the same on all ranks of a machine: one says it
+    if (environment.local_rank > 0) return kExitPeerFailed;
+    if (error.code() == ErrorCode::kInvalidArgument) throw UsageError(StrCat("--device ", device, ": ", error.message()));
+    throw;
+  }
+  std::unique_ptr<Communicator> world;
+  Ending ending;
+  try {
+    if (environment.world > 1) {
+      world = MakeGlooCommunicator(environment, {.timeout = std::chrono::seconds(flags.timeout_s),
+                                                 .start = std::chrono::seconds(flags.start_timeout_s)});
+    }
+    ending = work(place, world.get());
+  } catch (const PeerFailure& error) {
+    std::cerr << command << ": rank " << environment.rank << " stopped: " << error.what() << "\n";
+    return kExitPeerFailed;
+  } catch (const std::exception& error) {
+    if (world) world->Abort(error.what());
+    throw;
+  }
+  world.reset();  // leaves in peace: to be stopped is no failure that ends the others
+  if (ending.code != kExitOk) std::cerr << command << ": " << ending.text << "\n";
+  return ending.code;
+}
+
+void SetRankThreads(int threads, const RankEnvironment& environment) {
+  SetCpuThreads(threads > 0 ? threads : std::max(1, CpuThreads() / static_cast<int>(environment.local_size)));
+}
+
+}  // namespace weir
