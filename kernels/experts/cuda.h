@@ -20,12 +20,14 @@ struct RouteChunk {
   int64_t routes() const { return tokens * k; }
 };
 
-// Where a chunk's routes lie, sorted by (expert, leaf, token, slot).
+// Where a chunk's routes lie: sorted by (expert, leaf, token, slot), or, with `place`, at the row
+// that place[sorted row] says.
 struct RouteTable {
-  int64_t* first;   // [experts + 1], first row of each expert
+  int64_t* first;   // [experts + 1], first sorted row of each expert
   int64_t* routes;  // of each row: token * k + slot
   int64_t* row_at;  // of each route of the chunk (position - first) * k + slot
   int32_t* tiles;   // scratch [RouteTiles * experts]
+  const int64_t* place = nullptr;
 };
 int64_t RouteTiles(int64_t routes);
 
@@ -48,8 +50,8 @@ struct Gate {
 // Arrays of a batch of rows, of one type; biases are float32 [E, ...] and may be null.
 struct ExpertRows {
   DType dtype;
-  int64_t rows, k, h, i;
-  const int64_t *ids, *routes;  // a row's expert is ids[routes[row]]
+  int64_t rows, h, i;
+  const int64_t *ids, *routes;  // a row's expert, which picks its bias, is ids[routes[row]]
   void *gate_up, *a;            // [rows, 2I], [rows, I]
   const float *gate_up_bias, *down_bias;
 };
@@ -79,10 +81,12 @@ struct FoldRows {
 };
 void FoldSlots(const FoldRows& f, const RouteChunk& chunk, CUstream_st* stream);
 
-// Units of the routes of leaves [first_leaf, end_leaf): cut at leaf edges and every unit_rows rows.
-struct UnitCuts {
-  const int64_t *counts, *first;  // counts[leaf, expert], first row of each expert
-  int64_t first_leaf, end_leaf, experts, unit_rows;
+// Units [begin, end) of a list of all units by expert: unit u holds rows [row[u], row[u + 1]),
+// row r at r - origin of the operands; expert e's are [first[e], first[e + 1]) of the list. Without
+// `first` all belong to one expert.
+struct UnitRun {
+  const int64_t *row, *first;
+  int64_t experts, begin, end, origin;
 };
 // Router weight weights[routes[row]] of each row; null = 1.
 struct RowWeights {
@@ -91,13 +95,13 @@ struct RowWeights {
 };
 // out[expert] += the sum of each unit's rows [rows, width] times their weights, from zero, units in
 // order.
-void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights,
+void SumBias(const UnitRun& units, const void* rows, DType dtype, const RowWeights& weights,
              int64_t width, float* out, CUstream_st* stream);
 
 // dw[expert] += dy^T x of each unit's rows (dy [rows, outputs], x [rows, inputs], bfloat16): from
 // zero in float32 on tensor cores, units in order. Widths must be multiples of 8.
 bool CanSumUnits(const void* dy, int64_t outputs, const void* x, int64_t inputs, const float* dw);
-void SumUnits(const UnitCuts& cuts, const void* dy, int64_t outputs, const void* x, int64_t inputs,
+void SumUnits(const UnitRun& units, const void* dy, int64_t outputs, const void* x, int64_t inputs,
               float* dw, CUstream_st* stream);
 
 }  // namespace weir::cuda

@@ -1,10 +1,8 @@
 #pragma once
 #include <vector>
 
-#include "backend/cuda/cuda_stream.h"
-#include "kernels/experts/activation.h"
-#include "kernels/experts/cuda.h"
-#include "kernels/experts/routing.h"
+#include "backend/kernel.h"
+#include "kernels/experts/cuda_batch.h"
 
 namespace weir {
 
@@ -19,67 +17,64 @@ struct CudaExpertsShape {
   int64_t ChunkTokens() const { return std::min(s.n, chunk_leaves * s.LeafTokens()); }
 };
 
+// Counts of this rank's routes [leaves, experts], followed by one more word, on the device and on
+// the host: one wait for the queue. Throws InvalidArgument naming an id outside [0,E). // C6
+struct CudaRouteCounts {
+  static int64_t Words(int64_t leaves, int64_t experts) { return leaves * experts + 1; }
+  static std::vector<int64_t> Count(const Tensor& ids, int64_t leaves, int64_t experts,
+                                    int64_t* device, const CudaStream& queue);
+};
+
+// [E, ...] gradients among the outputs of ExpertsGradient, zeroed where no accumulator came.
+ExpertGradients CudaGradientOutputs(const KernelContext& c);
+
 // Experts and ExpertsGradient on one GPU: routes are sorted on the device, each expert's products
 // are cuBLASLt's. One small download of route counts per launch (and so one wait) sizes them.
 class CudaExperts {
  public:
-  enum class Pass : uint8_t { kForward, kBackward };
-  static int64_t WorkspaceBytes(const CudaExpertsShape& shape, DType dtype, Pass pass);
+  static int64_t WorkspaceBytes(const CudaExpertsShape& shape, DType dtype, ExpertsPass pass);
 
-  CudaExperts(KernelContext& context, const CudaExpertsShape& shape, Pass pass);
+  CudaExperts(KernelContext& context, const CudaExpertsShape& shape, ExpertsPass pass);
   void Forward();
   void Backward();
   const int64_t* counts() const { return b_.counts; }  // on the device: [leaves, E]
 
  private:
-  // [R, ...] for the routes of a chunk.
   struct Buffers {
-    int64_t* counts;  // [leaves, E], then the first bad route
+    int64_t *counts, *units;  // [leaves, E] and one more; unit tables of all chunks
     cuda::RouteTable table;
-    std::byte *x, *dy, *gate_up, *a, *da, *gemm;
-    Buffers(const CudaExpertsShape& shape, DType dtype, Pass pass, WorkspaceLayout& layout);
+    CudaExpertBatch batch;  // a chunk
+    Buffers(const CudaExpertsShape& shape, const CudaExpertBatch::Shape& batch,
+            WorkspaceLayout& layout);
   };
   struct Chunk {
     cuda::RouteChunk routes;
-    int64_t first_leaf, end_leaf;
-  };
-  // A product of every expert's rows with its matrix of `weights` [E, ...]: n columns from k.
-  struct Product {
-    const std::byte* rows;
-    const Tensor& weights;
-    bool transposed;
-    int64_t n, k;
-    std::byte* out;
+    std::vector<ExpertRange> experts;
+    std::vector<RowBlock> units;
+    UnitTable table;
   };
 
-  void CountRoutes();
-  Chunk Sort(int64_t first_leaf);
-  void Multiply(const Product& product);
-  cuda::ExpertRows RowsOf(const Chunk& chunk) const;
+  void PlanChunks();
+  void PlanRows(Chunk& chunk, int64_t first_leaf, int64_t end_leaf);
+  void Sort(const Chunk& chunk);
+  CudaExpertBatch::Rows RowsOf(const Chunk& chunk) const;
   void Gather(const Chunk& chunk, const Tensor& from, std::byte* to);
-  void ClearFreshGradients();
-  void SumWeightGradients(const Chunk& chunk);
-  // dW [E, outputs, inputs] += dy^T x of every unit of the chunk.
-  void AddUnits(const Chunk& chunk, const std::byte* dy, int64_t outputs, const std::byte* x,
-                int64_t inputs, float* dw);
-  cuda::UnitCuts CutsOf(const Chunk& chunk) const;
   void Fold(const Chunk& chunk, const float* weights, const float* bias, const Tensor& out);
   const float* Floats(size_t input) const {
     return c_.has(input) ? c_.inputs[input].data<float>() : nullptr;
   }
-  float* Gradient(size_t output) const;
   int64_t At(int64_t elements) const { return BytesOf(dtype_, elements); }
 
   KernelContext& c_;
   const CudaExpertsShape shape_;
   const ExpertsShape& s_;
   const DType dtype_;
-  const cuda::Gate gate_;
   CudaStream& queue_;
   WorkspaceLayout layout_;
   Buffers b_;
   std::vector<int64_t> counts_;  // [leaves, E] on the host
-  std::vector<int64_t> first_;   // first row of each expert in the chunk at hand
+  std::vector<int64_t> words_;   // what b_.units holds
+  std::vector<Chunk> chunks_;
 };
 
 }  // namespace weir

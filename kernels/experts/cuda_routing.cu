@@ -55,7 +55,8 @@ __global__ void WalkTileKernel(const int64_t* ids, RouteChunk chunk, RouteTable 
     if (live && before == 0) seen[expert] = offset + __popc(same);
     __syncwarp();
     if (kPlace && live) {
-      const int64_t row = table.first[expert] + offset + before;
+      const int64_t sorted = table.first[expert] + offset + before;
+      const int64_t row = table.place == nullptr ? sorted : table.place[sorted];
       table.routes[row] = route;
       table.row_at[at] = row;
     }

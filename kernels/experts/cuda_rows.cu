@@ -158,23 +158,25 @@ __global__ void FoldSlotsKernel(FoldRows f, RouteChunk chunk) {
 
 // A thread per expert and column.
 template <class T>
-__global__ void SumBiasKernel(UnitCuts cuts, const T* rows, RowWeights w, int64_t width,
+__global__ void SumBiasKernel(UnitRun units, const T* rows, RowWeights w, int64_t width,
                               float* out) {
-  for (int64_t at = FirstIndex(); at < cuts.experts * width; at += IndexStride()) {
+  for (int64_t at = FirstIndex(); at < units.experts * width; at += IndexStride()) {
     const int64_t expert = at / width, j = at % width;
+    int64_t unit = units.begin, end = units.end;
+    if (units.first != nullptr) {
+      unit = max(unit, units.first[expert]);
+      end = min(end, units.first[expert + 1]);
+    }
+    if (unit >= end) continue;
     float total = out[at];
-    int64_t row = cuts.first[expert];
-    for (int64_t leaf = cuts.first_leaf; leaf < cuts.end_leaf; ++leaf) {
-      const int64_t end = row + cuts.counts[leaf * cuts.experts + expert];
-      while (row < end) {
-        const int64_t unit_end = min(end, row + cuts.unit_rows);
-        float sum = 0;
-        for (; row < unit_end; ++row) {
-          const float weight = w.weights == nullptr ? 1.0f : w.weights[w.routes[row]];
-          sum = fmaf(weight, ToFloat(rows[row * width + j]), sum);
-        }
-        total += sum;
+    for (; unit < end; ++unit) {
+      float sum = 0;
+      for (int64_t row = units.row[unit] - units.origin; row < units.row[unit + 1] - units.origin;
+           ++row) {
+        const float weight = w.weights == nullptr ? 1.0f : w.weights[w.routes[row]];
+        sum = fmaf(weight, ToFloat(rows[row * width + j]), sum);
       }
+      total += sum;
     }
     out[at] = total;
   }
@@ -239,13 +241,13 @@ void FoldSlots(const FoldRows& f, const RouteChunk& chunk, CUstream_st* stream) 
   });
 }
 
-void SumBias(const UnitCuts& cuts, const void* rows, DType dtype, const RowWeights& weights,
+void SumBias(const UnitRun& units, const void* rows, DType dtype, const RowWeights& weights,
              int64_t width, float* out, CUstream_st* stream) {
-  if (cuts.experts * width == 0) return;
+  if (units.experts * width == 0) return;
   WithFloatType(dtype, [&](auto type) {
     using T = decltype(type);
-    SumBiasKernel<T><<<BlocksFor(cuts.experts * width), kThreads, 0, stream>>>(
-        cuts, static_cast<const T*>(rows), weights, width, out);
+    SumBiasKernel<T><<<BlocksFor(units.experts * width), kThreads, 0, stream>>>(
+        units, static_cast<const T*>(rows), weights, width, out);
   });
 }
 

@@ -15,18 +15,22 @@ constexpr int kStageElements = kK * (kM + kN);
 
 // The rows of one expert, kK or fewer of one unit at a time.
 struct UnitWalk {
-  const UnitCuts& cuts;
-  int64_t expert, leaf, row, leaf_end, unit_end;
+  const UnitRun& units;
+  int64_t unit, end, row = 0, unit_end = 0;
 
-  __device__ UnitWalk(const UnitCuts& c, int64_t e)
-      : cuts(c), expert(e), leaf(c.first_leaf - 1), row(c.first[e]), leaf_end(row), unit_end(row) {}
+  __device__ UnitWalk(const UnitRun& u, int64_t expert) : units(u), unit(u.begin), end(u.end) {
+    if (u.first == nullptr) return;
+    unit = max(unit, u.first[expert]);
+    end = min(end, u.first[expert + 1]);
+  }
+  __device__ bool Empty() const { return unit >= end; }
   // False when no rows are left.
   __device__ bool Next(int64_t& begin, int& rows, bool& last) {
-    while (row == leaf_end) {
-      if (++leaf >= cuts.end_leaf) return false;
-      leaf_end = row + cuts.counts[leaf * cuts.experts + expert];
+    if (row == unit_end) {
+      if (Empty()) return false;
+      row = units.row[unit] - units.origin;
+      unit_end = units.row[++unit] - units.origin;
     }
-    if (row == unit_end) unit_end = min(leaf_end, row + cuts.unit_rows);
     begin = row;
     rows = static_cast<int>(min(static_cast<int64_t>(kK), unit_end - row));
     row += rows;
@@ -50,13 +54,14 @@ __device__ void CopyTile(const BFloat16* from, int64_t width, int64_t row, int r
 }
 
 __global__ void __launch_bounds__(kThreads, 1)
-    UnitSumKernel(UnitCuts cuts, const BFloat16* dy, int64_t outputs, const BFloat16* x,
+    UnitSumKernel(UnitRun units, const BFloat16* dy, int64_t outputs, const BFloat16* x,
                   int64_t inputs, float* dw) {
   static_assert(kM == kN, "one CopyTile serves both operands");
   extern __shared__ __align__(128) BFloat16 shared[];
   const int64_t expert = blockIdx.z, m = static_cast<int64_t>(blockIdx.x) * kM,
                 n = static_cast<int64_t>(blockIdx.y) * kN;
-  if (cuts.first[expert] == cuts.first[expert + 1]) return;
+  UnitWalk ahead(units, expert), walk = ahead;
+  if (walk.Empty()) return;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int warp_m = warp / 4 * kWarpM, warp_n = warp % 4 * kWarpN;
   float total[kMs][kNs][4], unit[kMs][kNs][4];
@@ -90,7 +95,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int v = 0; v < 4; ++v) unit[i][j][v] = 0;
     }
   }
-  UnitWalk ahead(cuts, expert), walk(cuts, expert);
   int64_t begin;
   int rows;
   bool last;
@@ -156,18 +160,21 @@ bool CanSumUnits(const void* dy, int64_t outputs, const void* x, int64_t inputs,
   return outputs % 8 == 0 && inputs % 8 == 0 && IsAligned(dy) && IsAligned(x) && IsAligned(dw, 8);
 }
 
-void SumUnits(const UnitCuts& cuts, const void* dy, int64_t outputs, const void* x, int64_t inputs,
+void SumUnits(const UnitRun& units, const void* dy, int64_t outputs, const void* x, int64_t inputs,
               float* dw, CUstream_st* stream) {
-  if (cuts.experts * outputs * inputs == 0) return;
+  if (units.experts * outputs * inputs == 0) return;
   constexpr int kBytes = kStages * kStageElements * static_cast<int>(sizeof(BFloat16));
-  static const cudaError_t ready =
-      cudaFuncSetAttribute(UnitSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (ready != cudaSuccess) return;  // the launch error stays for Device::CheckLaunch
+  // Of the device at hand, and a process may have several.
+  if (cudaFuncSetAttribute(UnitSumKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes) !=
+      cudaSuccess) {
+    return;  // the launch error stays for Device::CheckLaunch
+  }
   const dim3 grid(static_cast<unsigned>((outputs + kM - 1) / kM),
                   static_cast<unsigned>((inputs + kN - 1) / kN),
-                  static_cast<unsigned>(cuts.experts));
-  UnitSumKernel<<<grid, kThreads, kBytes, stream>>>(cuts, static_cast<const BFloat16*>(dy), outputs,
-                                                    static_cast<const BFloat16*>(x), inputs, dw);
+                  static_cast<unsigned>(units.experts));
+  UnitSumKernel<<<grid, kThreads, kBytes, stream>>>(units, static_cast<const BFloat16*>(dy),
+                                                    outputs, static_cast<const BFloat16*>(x),
+                                                    inputs, dw);
 }
 
 }  // namespace weir::cuda

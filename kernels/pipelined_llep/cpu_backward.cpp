@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "backend/cpu/parallel.h"
 #include "kernels/common/parallel_tasks.h"
-#include "kernels/pipelined_llep/dispatch.h"
-#include "kernels/pipelined_llep/foreign_experts.h"
+#include "kernels/common/vector_loops.h"
+#include "kernels/pipelined_llep/cpu_buffers.h"
+#include "kernels/pipelined_llep/fold_steps.h"
 #include "kernels/pipelined_llep/partials.h"
 #include "kernels/pipelined_llep/row_copies.h"
 
@@ -25,16 +25,28 @@ int64_t ScratchFloats(const DispatchShape& s) {
   return std::max(kBlockRows * s.layer.h, UnitScratchFloats(s.layer));
 }
 
+std::vector<int64_t> LaneBytes(const DispatchShape& s) {
+  return {s.layer.h * kFloatBytes, kFloatBytes, s.layer.h * kFloatBytes};
+}
+
+void AddPartial(float* sum, const float* partial, int64_t floats) {
+  ParallelFor(floats, 4096, [&](int64_t begin, int64_t end) {
+    AddTo(partial + begin, end - begin, sum + begin);
+  });
+}
+
 struct Workspace {
   ChunkDispatch dispatch;
+  std::vector<ChunkRoutes> routes;  // of each set of buffers
   ExpertBank bank;
   PartialExchange partials;
   BackwardRowBuffers batch;
 
   Workspace(const DispatchShape& s, bool gate_up_bias, bool down_bias, const ExpertGradients& out,
             WorkspaceLayout& layout)
-      : dispatch(s, std::vector<int64_t>{s.layer.h, 1, s.layer.h}, /*returned_lanes=*/2, layout),
-        bank(s, gate_up_bias, down_bias, layout),
+      : dispatch(s, LaneBytes(s), /*returned_lanes=*/2, layout),
+        routes(MakeRoutes(s, layout)),
+        bank(s, ExpertPartBytes(s.layer, gate_up_bias, down_bias), layout),
         partials(s.layer, s.foreign_slots > 0 ? out : ExpertGradients{}, layout),
         batch(TakeRowBuffers(layout, s.layer.h, s.layer.i, BatchRows(s))) {}
 };
@@ -52,7 +64,7 @@ int64_t PipelinedLlepGradientWorkspace(const Node& node) {
 
 class Backward : public ChunkJob {
  public:
-  using Units = std::span<const ChunkRoutes::Unit>;
+  using Units = std::span<const ChunkRows::Unit>;
 
   explicit Backward(KernelContext& c)
       : s_(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims),
@@ -66,8 +78,8 @@ class Backward : public ChunkJob {
         scratch_(TakeRest<float>(layout_, c.workspace)) {
     CheckExpertIds(in_.ids, s_.n, s_.k, s_.knobs.experts);
     const std::span counts(c.inputs[12].data<int64_t>(), static_cast<size_t>(s_.counts()));
-    w_.dispatch.Plan(c, counts, in_.ids);
-    w_.bank.Start(w_.dispatch.communicator(), w_.dispatch.plan(), in_);
+    w_.dispatch.Plan(c, counts);
+    w_.bank.Start(w_.dispatch.communicator(), w_.dispatch.plan(), ExpertParts(in_));
   }
 
   void Run() {
@@ -76,22 +88,26 @@ class Backward : public ChunkJob {
   }
 
   void Pack(ChunkBuffers& chunk) override {
-    PackTokens(chunk.routes.slots(), in_.x, chunk.lanes[kX]);
-    PackTokens(chunk.routes.slots(), dy_, chunk.lanes[kDy]);
-    PackSlots(chunk.routes.slots(), in_.weights, chunk.lanes[kWeight]);
+    ChunkRoutes& routes = w_.routes[chunk.set];
+    routes.Build(*chunk.rows, in_.ids);
+    PackTokens(routes.slots(), in_.x, chunk.lanes[kX]);
+    PackTokens(routes.slots(), dy_, chunk.lanes[kDy]);
+    PackSlots(routes.slots(), in_.weights, chunk.lanes[kWeight]);
   }
   void Compute(ChunkBuffers& chunk, const std::function<void()>& halfway) override;
   void Unpack(ChunkBuffers& chunk) override {
-    FoldSlots(chunk.routes.slots(), s_.layer.h, chunk.lanes[kX].home, nullptr, dx_);
-    UnpackSlots(chunk.routes.slots(), chunk.lanes[kWeight], dweights_);
+    const SlotRows slots = w_.routes[chunk.set].slots();
+    FoldSlots(slots, s_.layer.h, Home(chunk.lanes[kX]), nullptr, dx_);
+    UnpackSlots(slots, chunk.lanes[kWeight], dweights_);
   }
 
  private:
   void RunRows(Units units);
   void RunBlock(const RowBlock& block, int64_t first, float* dx);
   void HelpOwner(Units unit);
-  Units FoldOwn(Units units, const LlepUnit* before);
+  void FoldOwn(Units units);
   void CountRows(int64_t rows);
+  const ChunkRoutes& routes() const { return w_.routes[chunk_->set]; }
 
   const DispatchShape s_;
   const ExpertsInputs in_;
@@ -108,58 +124,31 @@ class Backward : public ChunkJob {
   int64_t rows_done_ = 0;
 };
 
-bool Before(const LlepUnit& a, const LlepUnit& b) {
-  return std::tie(a.expert, a.leaf, a.begin) < std::tie(b.expert, b.leaf, b.begin);
-}
-
-// Each round brings at most one partial from a helper and takes at most one to an owner; before a
-// partial is added, this rank's own units that precede it are. Without weight gradients rounds move
-// nothing.
+// Without weight gradients rounds move nothing.
 void Backward::Compute(ChunkBuffers& chunk, const std::function<void()>& halfway) {
   w_.bank.Wait();
   chunk_ = &chunk;
   halfway_ = &halfway;
   rows_done_ = 0;
-  const LlepChunk& plan = chunk.routes.chunk();
-  const Units all(chunk.routes.units());
-  std::vector<Units> helped(static_cast<size_t>(plan.rounds));
-  std::vector<const LlepUnit*> awaited(static_cast<size_t>(plan.rounds));
-  size_t own_begin = all.size(), own_end = 0;
-  for (size_t u = 0; u < all.size(); ++u) {
-    if (all[u].unit->round >= 0) {
-      helped[static_cast<size_t>(all[u].unit->round)] = all.subspan(u, 1);
-    } else {
-      own_begin = std::min(own_begin, u);
-      own_end = u + 1;
-    }
-  }
-  for (const LlepUnit& unit : plan.units) {
-    if (unit.round >= 0 && w_.bank.Owns(unit.expert))
-      awaited[static_cast<size_t>(unit.round)] = &unit;
-  }
-  Units own = own_begin < own_end ? all.subspan(own_begin, own_end - own_begin) : Units();
   Communicator* group = w_.dispatch.communicator();
-  for (size_t round = 0; round < helped.size(); ++round) {
-    const bool sends = !helped[round].empty() && out_.any();
-    const bool receives = awaited[round] != nullptr && out_.any();
-    if (receives) w_.partials.StartReceive(*group, awaited[round]->rank);
-    if (!helped[round].empty()) HelpOwner(helped[round]);
-    if (sends) {
-      w_.partials.StartSend(*group, s_.knobs.Owner(helped[round][0].unit->expert));
-    }
+  for (const FoldStep& step : FoldSteps(s_.knobs, *chunk.rows, w_.dispatch.rank())) {
+    const bool sends = step.helped != nullptr && out_.any();
+    const bool receives = step.awaited != nullptr && out_.any();
+    if (receives) w_.partials.StartReceive(*group, step.helper());
+    if (step.helped != nullptr) HelpOwner({step.helped, 1});
+    if (sends) w_.partials.StartSend(*group, step.owner);
+    FoldOwn(step.own);
     if (receives) {
-      own = FoldOwn(own, awaited[round]);
-      w_.partials.WaitAndAdd(*group, out_, awaited[round]->expert - w_.bank.first());
+      w_.partials.WaitAndAdd(*group, out_, step.awaited->expert - w_.bank.first(), AddPartial);
     }
     if (sends) w_.partials.WaitSend(*group);
   }
-  FoldOwn(own, nullptr);
   if (halfway_ != nullptr) halfway();
 }
 
 void Backward::CountRows(int64_t rows) {
   rows_done_ += rows;
-  if (halfway_ == nullptr || 2 * rows_done_ < chunk_->routes.away_rows()) return;
+  if (halfway_ == nullptr || 2 * rows_done_ < chunk_->rows->away_rows) return;
   (*std::exchange(halfway_, nullptr))();
 }
 
@@ -167,35 +156,25 @@ void Backward::HelpOwner(Units unit) {
   RunRows(unit);
   if (!out_.any()) return;
   const RowBlock block{0, unit[0].first, unit[0].end()};
-  SumWeightGradients(s_.layer, {w_.batch, block.begin, chunk_->routes.unit_end()}, {&block, 1},
+  SumWeightGradients(s_.layer, {w_.batch, block.begin, routes().unit_end()}, {&block, 1},
                      UnitSum::kSet, w_.partials.outgoing(), scratch_);
 }
 
-// Batches of whole units, up to a unit that others compute; hands back the rest.
-Backward::Units Backward::FoldOwn(Units units, const LlepUnit* before) {
+void Backward::FoldOwn(Units units) {
   const int64_t most = BatchRows(s_);
-  while (!units.empty() && (before == nullptr || Before(*units[0].unit, *before))) {
-    size_t count = 1;
-    while (count < units.size() && units[count].end() - units[0].first <= most &&
-           (before == nullptr || Before(*units[count].unit, *before))) {
-      ++count;
-    }
-    const Units batch = units.first(count);
+  for (const Units batch : ChunkRows::CutBatches(units, most)) {
     RunRows(batch);
-    if (out_.any()) {
-      std::vector<RowBlock> blocks = ChunkRoutes::CutBlocks(batch, most);
-      for (RowBlock& block : blocks) block.expert -= w_.bank.first();
-      SumWeightGradients(s_.layer, {w_.batch, batch[0].first, chunk_->routes.unit_end()}, blocks,
-                         UnitSum::kAdd, out_, scratch_);
-    }
-    units = units.subspan(count);
+    if (!out_.any()) continue;
+    std::vector<RowBlock> blocks = ChunkRows::CutBlocks(batch, most);
+    for (RowBlock& block : blocks) block.expert -= w_.bank.first();
+    SumWeightGradients(s_.layer, {w_.batch, batch[0].first, routes().unit_end()}, blocks,
+                       UnitSum::kAdd, out_, scratch_);
   }
-  return units;
 }
 
 // dx and dweight of consecutive units in their away lanes, and what their weight gradients need.
 void Backward::RunRows(Units units) {
-  const std::vector<RowBlock> blocks = ChunkRoutes::CutBlocks(units, kBlockRows);
+  const std::vector<RowBlock> blocks = ChunkRows::CutBlocks(units, kBlockRows);
   const int64_t floats = ScratchFloats(s_);
   ForEachTask(std::ssize(blocks), std::ssize(scratch_) / floats, [&](int64_t slot, int64_t task) {
     RunBlock(blocks[static_cast<size_t>(task)], units[0].first, scratch_.data() + slot * floats);
@@ -205,13 +184,13 @@ void Backward::RunRows(Units units) {
 
 void Backward::RunBlock(const RowBlock& block, int64_t first, float* dx) {
   const BackwardRowBuffers rows = w_.batch.From(s_.layer, block.begin - first);
-  const int64_t* at = chunk_->routes.away_row() + block.begin;
+  const int64_t* at = routes().away_row() + block.begin;
   const auto& lanes = chunk_->lanes;
-  GatherRows(lanes[kX].away, s_.layer.h, at, block.size(), rows.x);
-  GatherRows(lanes[kDy].away, s_.layer.h, at, block.size(), rows.dy);
-  BackwardRows(s_.layer, w_.bank.Find(block.expert), block.size(), rows, at, lanes[kWeight].away,
-               lanes[kWeight].away, dx);
-  ScatterRows(dx, s_.layer.h, at, block.size(), lanes[kX].away);
+  GatherRows(Away(lanes[kX]), s_.layer.h, at, block.size(), rows.x);
+  GatherRows(Away(lanes[kDy]), s_.layer.h, at, block.size(), rows.dy);
+  BackwardRows(s_.layer, FindExpert(w_.bank, in_, block.expert), block.size(), rows, at,
+               Away(lanes[kWeight]), Away(lanes[kWeight]), dx);
+  ScatterRows(dx, s_.layer.h, at, block.size(), Away(lanes[kX]));
 }
 
 void LaunchPipelinedLlepGradient(KernelContext& c) { Backward(c).Run(); }

@@ -1,7 +1,6 @@
 #include "backend/cpu/parallel.h"
 #include "kernels/common/parallel_tasks.h"
-#include "kernels/pipelined_llep/dispatch.h"
-#include "kernels/pipelined_llep/foreign_experts.h"
+#include "kernels/pipelined_llep/cpu_buffers.h"
 #include "kernels/pipelined_llep/row_copies.h"
 
 namespace weir {
@@ -20,10 +19,12 @@ struct BlockBuffers {
 
 struct Workspace {
   ChunkDispatch dispatch;
+  std::vector<ChunkRoutes> routes;  // of each set of buffers
   ExpertBank bank;
   Workspace(const DispatchShape& s, bool gate_up_bias, bool down_bias, WorkspaceLayout& layout)
-      : dispatch(s, std::vector<int64_t>{s.layer.h}, /*returned_lanes=*/1, layout),
-        bank(s, gate_up_bias, down_bias, layout) {}
+      : dispatch(s, std::vector{s.layer.h * kFloatBytes}, /*returned_lanes=*/1, layout),
+        routes(MakeRoutes(s, layout)),
+        bank(s, ExpertPartBytes(s.layer, gate_up_bias, down_bias), layout) {}
 };
 
 int64_t BlockBytes(const DispatchShape& s) {
@@ -66,8 +67,8 @@ class Forward : public ChunkJob {
     CheckExpertIds(in_.ids, s_.n, s_.k, s_.knobs.experts);
     const std::span counts(c.outputs[1].data<int64_t>(), static_cast<size_t>(s_.counts()));
     GatherCounts(c, s_, in_.ids, counts);
-    w_.dispatch.Plan(c, counts, in_.ids);
-    w_.bank.Start(w_.dispatch.communicator(), w_.dispatch.plan(), in_);
+    w_.dispatch.Plan(c, counts);
+    w_.bank.Start(w_.dispatch.communicator(), w_.dispatch.plan(), ExpertParts(in_));
   }
 
   void Run() {
@@ -76,12 +77,14 @@ class Forward : public ChunkJob {
   }
 
   void Pack(ChunkBuffers& chunk) override {
-    PackTokens(chunk.routes.slots(), in_.x, chunk.lanes[0]);
+    ChunkRoutes& routes = w_.routes[chunk.set];
+    routes.Build(*chunk.rows, in_.ids);
+    PackTokens(routes.slots(), in_.x, chunk.lanes[0]);
   }
 
   void Compute(ChunkBuffers& chunk, const std::function<void()>& halfway) override {
     w_.bank.Wait();
-    const std::vector<RowBlock> blocks = ChunkRoutes::CutBlocks(chunk.routes.units(), kBlockRows);
+    const std::vector<RowBlock> blocks = ChunkRows::CutBlocks(chunk.rows->units, kBlockRows);
     const std::span<const RowBlock> all(blocks);
     RunBlocks(chunk, all.first(blocks.size() / 2));
     halfway();
@@ -89,7 +92,7 @@ class Forward : public ChunkJob {
   }
 
   void Unpack(ChunkBuffers& chunk) override {
-    FoldSlots(chunk.routes.slots(), s_.layer.h, chunk.lanes[0].home, in_.weights, y_);
+    FoldSlots(w_.routes[chunk.set].slots(), s_.layer.h, Home(chunk.lanes[0]), in_.weights, y_);
   }
 
  private:
@@ -103,11 +106,12 @@ class Forward : public ChunkJob {
 
   // The block's rows take the place of its x.
   void RunBlock(ChunkBuffers& chunk, const BlockBuffers& b, const RowBlock& block) {
-    const int64_t* at = chunk.routes.away_row() + block.begin;
-    const Lane& lane = chunk.lanes[0];
-    GatherRows(lane.away, lane.width, at, block.size(), b.x);
-    ForwardRows(s_.layer, w_.bank.Find(block.expert), block.size(), b.x, b.gate_up, b.a, b.x);
-    ScatterRows(b.x, lane.width, at, block.size(), lane.away);
+    const int64_t* at = w_.routes[chunk.set].away_row() + block.begin;
+    float* rows = Away(chunk.lanes[0]);
+    GatherRows(rows, s_.layer.h, at, block.size(), b.x);
+    ForwardRows(s_.layer, FindExpert(w_.bank, in_, block.expert), block.size(), b.x, b.gate_up, b.a,
+                b.x);
+    ScatterRows(b.x, s_.layer.h, at, block.size(), rows);
   }
 
   const DispatchShape s_;

@@ -5,27 +5,25 @@
 namespace weir {
 namespace {
 
-std::vector<int64_t> Bytes(std::span<const int64_t> rows, int64_t width) {
+std::vector<int64_t> Bytes(std::span<const int64_t> rows, int64_t row_bytes) {
   std::vector<int64_t> bytes;
-  for (const int64_t count : rows) {
-    bytes.push_back(count * width * static_cast<int64_t>(sizeof(float)));
-  }
+  for (const int64_t count : rows) bytes.push_back(count * row_bytes);
   return bytes;
 }
 
-std::span<std::byte> Rows(float* rows, int64_t count, int64_t width) {
-  return std::as_writable_bytes(std::span(rows, static_cast<size_t>(count * width)));
+std::span<std::byte> Rows(std::byte* rows, int64_t count, int64_t row_bytes) {
+  return {rows, static_cast<size_t>(count * row_bytes)};
 }
 
 }  // namespace
 
-ChunkBuffers::ChunkBuffers(const DispatchShape& shape, std::span<const int64_t> widths,
-                           WorkspaceLayout& layout)
-    : routes(shape, layout) {
-  for (const int64_t width : widths) {
-    float* home = layout.Take<float>(shape.home_rows() * width);
-    float* away = shape.distributed() ? layout.Take<float>(shape.rows * width) : home;
-    lanes.push_back({home, away, width});
+ChunkBuffers::ChunkBuffers(const DispatchShape& shape, size_t set_,
+                           std::span<const int64_t> row_bytes, WorkspaceLayout& layout)
+    : set(set_) {
+  for (const int64_t bytes : row_bytes) {
+    std::byte* home = layout.Take<std::byte>(shape.home_rows() * bytes);
+    std::byte* away = shape.distributed() ? layout.Take<std::byte>(shape.rows * bytes) : home;
+    lanes.push_back({home, away, bytes});
   }
 }
 
@@ -33,8 +31,8 @@ void ChunkBuffers::StartArrival(Communicator* communicator, std::string_view ten
   if (communicator == nullptr) return;
   for (const Lane& lane : lanes) {
     tickets_.push_back(communicator->StartAllToAllV(
-        Rows(lane.home, routes.home_rows(), lane.width), Bytes(routes.sent(), lane.width),
-        Rows(lane.away, routes.away_rows(), lane.width), Bytes(routes.received(), lane.width),
+        Rows(lane.home, rows->home_rows, lane.row_bytes), Bytes(rows->sent, lane.row_bytes),
+        Rows(lane.away, rows->away_rows, lane.row_bytes), Bytes(rows->received, lane.row_bytes),
         {"DispatchRows", tensor}));
   }
 }
@@ -43,8 +41,8 @@ void ChunkBuffers::StartReturn(Communicator* communicator, std::string_view tens
   if (communicator == nullptr) return;
   for (const Lane& lane : std::span(lanes).first(count)) {
     tickets_.push_back(communicator->StartAllToAllV(
-        Rows(lane.away, routes.away_rows(), lane.width), Bytes(routes.received(), lane.width),
-        Rows(lane.home, routes.home_rows(), lane.width), Bytes(routes.sent(), lane.width),
+        Rows(lane.away, rows->away_rows, lane.row_bytes), Bytes(rows->received, lane.row_bytes),
+        Rows(lane.home, rows->home_rows, lane.row_bytes), Bytes(rows->sent, lane.row_bytes),
         {"ReturnRows", tensor}));
   }
 }
@@ -54,27 +52,31 @@ void ChunkBuffers::Wait(Communicator* communicator) {
   tickets_.clear();
 }
 
-ChunkDispatch::ChunkDispatch(const DispatchShape& shape, std::span<const int64_t> widths,
-                             size_t returned_lanes, WorkspaceLayout& layout)
-    : shape_(shape), returned_lanes_(returned_lanes) {
-  for (int set = 0; set < (shape.distributed() ? 2 : 1); ++set) {
-    sets_.emplace_back(shape, widths, layout);
-  }
+size_t ChunkDispatch::Sets(const DispatchShape& shape) {
+  return shape.distributed() && shape.sizes.chunks > 1 ? 2 : 1;
 }
 
-void ChunkDispatch::Plan(const KernelContext& c, std::span<const int64_t> counts,
-                         const int64_t* ids) {
+ChunkDispatch::ChunkDispatch(const DispatchShape& shape, std::span<const int64_t> row_bytes,
+                             size_t returned_lanes, WorkspaceLayout& layout)
+    : shape_(shape), returned_lanes_(returned_lanes) {
+  for (size_t set = 0; set < Sets(shape); ++set) sets_.emplace_back(shape, set, row_bytes, layout);
+}
+
+void ChunkDispatch::Plan(const KernelContext& c, std::span<const int64_t> counts) {
   communicator_ = ExpertGroup(c, shape_);
   tensor_ = c.node.in(3)->name;
-  counts_ = counts;
-  ids_ = ids;
   plan_ = MakeLlepPlan(shape_.knobs, counts);
   CheckLlepPlan(shape_.knobs, counts, plan_);
+  for (const LlepChunk& chunk : plan_.chunks) {
+    chunks_.emplace_back(shape_.knobs, counts, chunk, rank());
+    WEIR_CHECK(chunks_.back().away_rows <= shape_.rows, ErrorCode::kInternal, "a chunk brings ",
+               chunks_.back().away_rows, " rows, the buffer holds ", shape_.rows);
+  }
 }
 
 void ChunkDispatch::Begin(ChunkJob& job, size_t chunk) {
   ChunkBuffers& buffers = Buffers(chunk);
-  buffers.routes.Build(plan_.chunks[chunk], counts_, ids_, rank());
+  buffers.rows = &chunks_[chunk];
   job.Pack(buffers);
   buffers.StartArrival(communicator_, tensor_);
 }
@@ -85,7 +87,7 @@ void ChunkDispatch::End(ChunkJob& job, size_t chunk) {
 }
 
 void ChunkDispatch::Run(ChunkJob& job) {
-  const size_t chunks = plan_.chunks.size();
+  const size_t chunks = chunks_.size();
   const bool overlap = sets_.size() > 1;
   if (chunks > 0) Begin(job, 0);
   for (size_t chunk = 0; chunk < chunks; ++chunk) {

@@ -4,23 +4,26 @@
 
 #include "backend/communicator.h"
 #include "backend/kernel.h"
-#include "kernels/pipelined_llep/chunk_routes.h"
+#include "kernels/common/workspace_layout.h"
+#include "kernels/pipelined_llep/chunk_rows.h"
+#include "kernels/pipelined_llep/shape.h"
 
 namespace weir {
 
 // Rows of one kind in both places. On a single rank the two are one array.
 struct Lane {
-  float *home, *away;
-  int64_t width;
+  std::byte *home, *away;
+  int64_t row_bytes;
 };
 
 // Buffers of one chunk in flight.
 class ChunkBuffers {
  public:
-  ChunkBuffers(const DispatchShape& shape, std::span<const int64_t> widths,
+  ChunkBuffers(const DispatchShape& shape, size_t set, std::span<const int64_t> row_bytes,
                WorkspaceLayout& layout);
 
-  ChunkRoutes routes;
+  const size_t set;                 // of how many there are
+  const ChunkRows* rows = nullptr;  // of the chunk
   std::vector<Lane> lanes;
 
   // Starts all lanes home -> away, or the first `count` lanes away -> home.
@@ -37,22 +40,25 @@ class ChunkJob {
  public:
   virtual ~ChunkJob() = default;
   virtual void Pack(ChunkBuffers& chunk) = 0;  // fills the home lanes
-  // Replaces the away lanes by results; calls `halfway` once, about half way.
+  // Replaces the away lanes by results; calls `halfway` once, about half way. Where exchanges must
+  // be started in one order on all ranks, at a place that all ranks agree on.
   virtual void Compute(ChunkBuffers& chunk, const std::function<void()>& halfway) = 0;
   virtual void Unpack(ChunkBuffers& chunk) = 0;  // folds the home lanes
 };
 
-// One launch: the plan of its counts, and two sets of buffers (one on a single rank, where nothing
-// travels). While chunk i computes, chunk i-1 goes home during the first half, and chunk i+1
-// arrives during the second, in the buffers that chunk i-1 has left.
+// One launch: the plan of its counts, and two sets of buffers (one where there is one chunk, or one
+// rank and nothing travels). While chunk i computes, chunk i-1 goes home during the first half, and
+// chunk i+1 arrives during the second, in the buffers that chunk i-1 has left.
 class ChunkDispatch {
  public:
-  ChunkDispatch(const DispatchShape& shape, std::span<const int64_t> widths, size_t returned_lanes,
-                WorkspaceLayout& layout);
+  static size_t Sets(const DispatchShape& shape);
 
-  // `counts` and `ids` outlive Run.
-  void Plan(const KernelContext& c, std::span<const int64_t> counts, const int64_t* ids);
+  ChunkDispatch(const DispatchShape& shape, std::span<const int64_t> row_bytes,
+                size_t returned_lanes, WorkspaceLayout& layout);
+
+  void Plan(const KernelContext& c, std::span<const int64_t> counts);
   const LlepPlan& plan() const { return plan_; }
+  const std::vector<ChunkRows>& chunks() const { return chunks_; }
   Communicator* communicator() const { return communicator_; }
   int64_t rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
   void Run(ChunkJob& job);
@@ -66,8 +72,7 @@ class ChunkDispatch {
   std::vector<ChunkBuffers> sets_;
   size_t returned_lanes_;
   LlepPlan plan_;
-  std::span<const int64_t> counts_;
-  const int64_t* ids_ = nullptr;
+  std::vector<ChunkRows> chunks_;
   Communicator* communicator_ = nullptr;
   std::string_view tensor_;
 };

@@ -1,59 +1,57 @@
 #include "kernels/pipelined_llep/foreign_experts.h"
 
+#include <algorithm>
 #include <numeric>
 
 namespace weir {
+namespace {
 
-ExpertBank::ExpertBank(const DispatchShape& shape, bool gate_up_bias, bool down_bias,
+// Parts stay aligned for vector loads.
+int64_t Padded(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+
+int64_t SlotBytes(const std::vector<int64_t>& parts) {
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                         [](int64_t sum, int64_t bytes) { return sum + Padded(bytes); });
+}
+
+}  // namespace
+
+ExpertBank::ExpertBank(const DispatchShape& shape, std::vector<int64_t> part_bytes,
                        WorkspaceLayout& layout)
-    : shape_(shape), has_gate_up_bias_(gate_up_bias), has_down_bias_(down_bias) {
-  const int64_t h = shape.layer.h, i = shape.layer.i;
-  sizes_ = {2 * i * h, h * i};
-  if (gate_up_bias) sizes_.push_back(2 * i);
-  if (down_bias) sizes_.push_back(h);
-  slots_ = layout.Take<float>(shape.foreign_slots *
-                              std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0}));
-}
+    : shape_(shape),
+      part_bytes_(std::move(part_bytes)),
+      slots_(layout.Take<std::byte>(shape.foreign_slots * SlotBytes(part_bytes_))) {}
 
-std::vector<std::span<float>> ExpertBank::Parts(int64_t slot) const {
-  std::vector<std::span<float>> parts;
-  float* at = slots_ + slot * std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
-  for (const int64_t size : sizes_) {
-    parts.push_back({at, static_cast<size_t>(size)});
-    at += size;
-  }
-  return parts;
-}
-
-void ExpertBank::Start(Communicator* communicator, const LlepPlan& plan, const ExpertsInputs& in) {
+void ExpertBank::Start(Communicator* communicator, const LlepPlan& plan,
+                       std::vector<const std::byte*> own) {
   communicator_ = communicator;
   plan_ = &plan;
-  in_ = &in;
+  own_ = std::move(own);
   rank_ = communicator == nullptr ? 0 : communicator->rank();
   first_ = shape_.knobs.FirstExpert(rank_);
   end_ = shape_.knobs.FirstExpert(rank_ + 1);
-  for (int64_t helper = 0; helper < shape_.knobs.ranks; ++helper) {
-    const auto& borrowed = plan.foreign[static_cast<size_t>(helper)];
-    for (size_t slot = 0; slot < borrowed.size(); ++slot) {
-      const int64_t expert = borrowed[slot], owner = shape_.knobs.Owner(expert);
-      // Messages of a pair of ranks keep their order, and both walk the slots alike.
-      if (helper == rank_) {
-        for (const std::span<float> part : Parts(static_cast<int64_t>(slot))) {
-          tickets_.push_back(communicator->StartReceive(owner, 0, std::as_writable_bytes(part),
-                                                        {"BorrowExpert", "weights"}));
-        }
-      } else if (owner == rank_) {
-        const ExpertWeights own = Find(expert);
-        size_t size = 0;
-        for (const float* part : {own.gate_up, own.down, own.gate_up_bias, own.down_bias}) {
-          if (part == nullptr) continue;
-          const std::span<const float> floats(part, static_cast<size_t>(sizes_[size++]));
-          tickets_.push_back(communicator->StartSend(helper, 0, std::as_bytes(floats),
-                                                     {"BorrowExpert", "weights"}));
-        }
-      }
+  size_t slots = 0;
+  for (const auto& borrowed : plan.foreign) slots = std::max(slots, borrowed.size());
+  for (size_t slot = 0; slot < slots; ++slot) {
+    for (size_t part = 0; part < part_bytes_.size(); ++part) {
+      StartSlot(static_cast<int64_t>(slot), part);
     }
   }
+}
+
+// What all ranks borrow into one slot: each receives at most once, an owner sends once to a helper.
+void ExpertBank::StartSlot(int64_t slot, size_t part) {
+  const auto bytes = static_cast<size_t>(part_bytes_[part]);
+  std::vector<Communicator::Outgoing> send;
+  std::vector<Communicator::Incoming> receive;
+  for (int64_t helper = 0; helper < shape_.knobs.ranks; ++helper) {
+    const auto& borrowed = plan_->foreign[static_cast<size_t>(helper)];
+    if (slot >= std::ssize(borrowed)) continue;
+    const int64_t expert = borrowed[static_cast<size_t>(slot)];
+    if (helper == rank_) receive.push_back({shape_.knobs.Owner(expert), {Slot(slot, part), bytes}});
+    if (Owns(expert)) send.push_back({helper, {Part(expert, part), bytes}});
+  }
+  tickets_.push_back(communicator_->StartExchange(send, receive, {"BorrowExpert", "weights"}));
 }
 
 void ExpertBank::Wait() {
@@ -61,13 +59,15 @@ void ExpertBank::Wait() {
   tickets_.clear();
 }
 
-ExpertWeights ExpertBank::Find(int64_t expert) const {
-  if (Owns(expert)) return in_->Expert(shape_.layer, expert - first_);
-  const auto parts = Parts(plan_->Slot(rank_, expert));
-  size_t next = 2;
-  const float* gate_up_bias = has_gate_up_bias_ ? parts[next++].data() : nullptr;
-  const float* down_bias = has_down_bias_ ? parts[next].data() : nullptr;
-  return {parts[0].data(), parts[1].data(), gate_up_bias, down_bias};
+std::byte* ExpertBank::Slot(int64_t slot, size_t part) const {
+  std::byte* at = slots_ + slot * SlotBytes(part_bytes_);
+  for (size_t p = 0; p < part; ++p) at += Padded(part_bytes_[p]);
+  return at;
+}
+
+const std::byte* ExpertBank::Part(int64_t expert, size_t part) const {
+  if (Owns(expert)) return own_[part] + (expert - first_) * part_bytes_[part];
+  return Slot(plan_->Slot(rank_, expert), part);
 }
 
 }  // namespace weir

@@ -2,7 +2,7 @@
 #include <vector>
 
 #include "backend/communicator.h"
-#include "kernels/experts/cpu.h"
+#include "kernels/common/workspace_layout.h"
 #include "kernels/pipelined_llep/shape.h"
 
 namespace weir {
@@ -11,27 +11,28 @@ namespace weir {
 // keep their slot over all chunks.
 class ExpertBank {
  public:
-  ExpertBank(const DispatchShape& shape, bool gate_up_bias, bool down_bias,
-             WorkspaceLayout& layout);
+  // An expert is one part of each of its tensors, `part_bytes` long.
+  ExpertBank(const DispatchShape& shape, std::vector<int64_t> part_bytes, WorkspaceLayout& layout);
 
-  // Starts sending what other ranks borrow and receiving what this rank borrows.
-  void Start(Communicator* communicator, const LlepPlan& plan, const ExpertsInputs& in);
+  // Starts sending what other ranks borrow and receiving what this rank borrows. `own`: each
+  // tensor, this rank's experts stacked.
+  void Start(Communicator* communicator, const LlepPlan& plan, std::vector<const std::byte*> own);
   void Wait();
 
   bool Owns(int64_t expert) const { return expert >= first_ && expert < end_; }
   int64_t first() const { return first_; }
-  ExpertWeights Find(int64_t expert) const;
+  const std::byte* Part(int64_t expert, size_t part) const;
 
  private:
-  std::vector<std::span<float>> Parts(int64_t slot) const;
+  void StartSlot(int64_t slot, size_t part);
+  std::byte* Slot(int64_t slot, size_t part) const;
 
   const DispatchShape& shape_;
-  std::vector<int64_t> sizes_;  // floats of gate_up, down, and the biases there are
-  bool has_gate_up_bias_, has_down_bias_;
-  float* slots_;
+  std::vector<int64_t> part_bytes_;
+  std::byte* slots_;
   Communicator* communicator_ = nullptr;
   const LlepPlan* plan_ = nullptr;
-  const ExpertsInputs* in_ = nullptr;
+  std::vector<const std::byte*> own_;
   int64_t rank_ = 0, first_ = 0, end_ = 0;
   std::vector<Communicator::Ticket> tickets_;
 };

@@ -2,13 +2,10 @@
 
 #include <array>
 
-#include "backend/cpu/parallel.h"
-#include "kernels/common/vector_loops.h"
-
 namespace weir {
 namespace {
 
-constexpr int64_t kTag = 1;  // borrowed weights travel under 0
+constexpr int64_t kTag = 1;
 constexpr CollectiveName kName{"ReturnPartial", "expert gradient"};
 
 std::array<float*, 4> Pointers(const ExpertGradients& g) {
@@ -50,15 +47,28 @@ void PartialExchange::WaitSend(Communicator& communicator) {
 }
 
 void PartialExchange::WaitAndAdd(Communicator& communicator, const ExpertGradients& total,
-                                 int64_t index) {
+                                 int64_t index, const Add& add) {
   communicator.Wait(std::move(receiving_));
+  AddIncoming(total, index, add);
+}
+
+void PartialExchange::StartRound(Communicator& communicator, int64_t owner, int64_t helper) {
+  std::vector<Communicator::Outgoing> send;
+  std::vector<Communicator::Incoming> receive;
+  if (owner >= 0) send.push_back({owner, std::as_bytes(out_.floats)});
+  if (helper >= 0) receive.push_back({helper, std::as_writable_bytes(in_.floats)});
+  round_ = communicator.StartExchange(send, receive, kName);
+}
+
+void PartialExchange::WaitRound(Communicator& communicator) {
+  if (round_ != nullptr) communicator.Wait(std::move(round_));
+}
+
+void PartialExchange::AddIncoming(const ExpertGradients& total, int64_t index,
+                                  const Add& add) const {
   const auto to = Pointers(total), from = Pointers(in_.gradients);
   for (size_t p = 0; p < to.size(); ++p) {
-    if (to[p] == nullptr) continue;
-    float* sum = to[p] + index * sizes_[p];
-    ParallelFor(sizes_[p], 4096, [&](int64_t begin, int64_t end) {
-      AddTo(from[p] + begin, end - begin, sum + begin);
-    });
+    if (to[p] != nullptr) add(to[p] + index * sizes_[p], from[p], sizes_[p]);
   }
 }
 

@@ -1,9 +1,10 @@
 #pragma once
+#include <functional>
 #include <vector>
 
 #include "backend/communicator.h"
+#include "kernels/common/workspace_layout.h"
 #include "kernels/experts/weight_gradient.h"
-#include "kernels/pipelined_llep/chunk_routes.h"
 
 namespace weir {
 
@@ -17,8 +18,17 @@ class PartialExchange {
   void StartSend(Communicator& communicator, int64_t owner);
   void StartReceive(Communicator& communicator, int64_t helper);
   void WaitSend(Communicator& communicator);
-  // Adds what came to expert `index` of `total`.
-  void WaitAndAdd(Communicator& communicator, const ExpertGradients& total, int64_t index);
+  // Calls add(sum, partial, floats) for each gradient that came, expert `index` of `total`.
+  using Add = std::function<void(float*, const float*, int64_t)>;
+  void WaitAndAdd(Communicator& communicator, const ExpertGradients& total, int64_t index,
+                  const Add& add);
+
+  // The same as one exchange of all ranks; a peer of -1 is none. It starts behind the work that
+  // made `outgoing`, and is waited for before the next.
+  void StartRound(Communicator& communicator, int64_t owner, int64_t helper);
+  void WaitRound(Communicator& communicator);
+  void AddIncoming(const ExpertGradients& total, int64_t index, const Add& add) const;
+  std::span<float> outgoing_floats() const { return out_.floats; }
 
  private:
   struct Partial {
@@ -29,7 +39,7 @@ class PartialExchange {
 
   int64_t sizes_[4];
   Partial out_, in_;
-  Communicator::Ticket sending_, receiving_;
+  Communicator::Ticket sending_, receiving_, round_;
 };
 
 }  // namespace weir

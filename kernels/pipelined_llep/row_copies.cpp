@@ -20,20 +20,21 @@ void ForEachSlot(const SlotRows& at, const Body& body) {
 }  // namespace
 
 void PackTokens(const SlotRows& at, const float* tokens, const Lane& lane) {
+  const int64_t width = lane.row_bytes / kFloatBytes;
   ForEachSlot(at, [&](int64_t token, int64_t, int64_t row) {
-    std::copy_n(tokens + token * lane.width, lane.width, lane.home + row * lane.width);
+    std::copy_n(tokens + token * width, width, Home(lane) + row * width);
   });
 }
 
 void PackSlots(const SlotRows& at, const float* values, const Lane& lane) {
   ForEachSlot(at, [&](int64_t token, int64_t slot, int64_t row) {
-    lane.home[row] = values[token * at.k + slot];
+    Home(lane)[row] = values[token * at.k + slot];
   });
 }
 
 void UnpackSlots(const SlotRows& at, const Lane& lane, float* values) {
   ForEachSlot(at, [&](int64_t token, int64_t slot, int64_t row) {
-    values[token * at.k + slot] = lane.home[row];
+    values[token * at.k + slot] = Home(lane)[row];
   });
 }
 

@@ -1,11 +1,11 @@
 #pragma once
-#include "kernels/pipelined_llep/dispatch.h"
+#include "kernels/pipelined_llep/cpu_buffers.h"
 
 namespace weir {
 
-// lane.home[row] = the token's row of `tokens` [N, lane.width], for every slot of every token.
+// home[row] = the token's row of `tokens` [N, lane's width], for every slot of every token.
 void PackTokens(const SlotRows& at, const float* tokens, const Lane& lane);
-// lane.home[row] = values[token,slot] [N,K], and back.
+// home[row] = values[token,slot] [N,K], and back.
 void PackSlots(const SlotRows& at, const float* values, const Lane& lane);
 void UnpackSlots(const SlotRows& at, const Lane& lane, float* values);
 

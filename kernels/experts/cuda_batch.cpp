@@ -1,0 +1,126 @@
+#include "kernels/experts/cuda_batch.h"
+
+#include "kernels/gemm/cuda.h"
+
+namespace weir {
+namespace {
+
+cuda::Gate GateOf(const ExpertActivation& act) {
+  return {act.kind, act.alpha, act.beta, act.limit};
+}
+
+}  // namespace
+
+CudaExpertBatch::CudaExpertBatch(const Shape& shape, WorkspaceLayout& layout) : shape_(shape) {
+  const auto take = [&](int64_t width) { return layout.Take<std::byte>(At(shape_.rows * width)); };
+  const ExpertLayer& layer = shape_.layer;
+  x_ = take(layer.h);
+  gate_up_ = take(2 * layer.i);
+  a_ = take(layer.i);
+  if (shape_.pass == ExpertsPass::kBackward) {
+    dy_ = take(layer.h);
+    da_ = take(layer.i);
+  }
+  gemm_ = layout.Take<std::byte>(cuda::GemmWorkspaceBytes(shape_.dtype));
+}
+
+void CudaExpertBatch::Multiply(std::span<const ExpertRange> experts, const std::byte* rows,
+                               const Operand& matrix, std::byte* out) {
+  for (const ExpertRange& e : experts) {
+    cuda::Gemm(*queue_,
+               {.m = e.end - e.begin,
+                .n = matrix.n,
+                .k = matrix.k,
+                .a = {rows + At(e.begin * matrix.k), shape_.dtype, matrix.k},
+                .b = {e.*matrix.matrix, weights_, matrix.transposed ? matrix.k : matrix.n,
+                      matrix.transposed},
+                .c = out + At(e.begin * matrix.n),
+                .c_dtype = shape_.dtype,
+                .c_stride = matrix.n},
+               gemm_);
+  }
+}
+
+cuda::ExpertRows CudaExpertBatch::View(const Rows& rows) const {
+  return {.dtype = shape_.dtype,
+          .rows = rows.count,
+          .h = shape_.layer.h,
+          .i = shape_.layer.i,
+          .ids = rows.ids,
+          .routes = rows.routes,
+          .gate_up = gate_up_,
+          .a = a_,
+          .gate_up_bias = rows.gate_up_bias,
+          .down_bias = rows.down_bias};
+}
+
+void CudaExpertBatch::Forward(std::span<const ExpertRange> experts, const Rows& rows) {
+  const int64_t h = shape_.layer.h, i = shape_.layer.i;
+  Multiply(experts, x_, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
+  cuda::GatedForward(View(rows), GateOf(shape_.layer.activation), queue_->stream);
+  Multiply(experts, a_, {&ExpertRange::down, true, h, i}, x_);
+}
+
+// a holds the activation times the router's weight, so that dy^T a is ddown and dy stays as it
+// came.
+void CudaExpertBatch::Differentiate(std::span<const ExpertRange> experts, const Rows& rows,
+                                    const float* weights, float* dweights) {
+  const int64_t h = shape_.layer.h, i = shape_.layer.i;
+  Multiply(experts, x_, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
+  Multiply(experts, dy_, {&ExpertRange::down, false, i, h}, da_);
+  cuda::GatedBackward(View(rows), GateOf(shape_.layer.activation),
+                      {.da = da_, .dy = dy_, .weights = weights, .dweights = dweights},
+                      queue_->stream);
+}
+
+void CudaExpertBatch::InputGradient(std::span<const ExpertRange> experts) {
+  Multiply(experts, gate_up_, {&ExpertRange::gate_up, false, shape_.layer.h, 2 * shape_.layer.i},
+           x_);
+}
+
+void CudaExpertBatch::AddUnits(const UnitBatch& batch, const std::byte* dy, int64_t outputs,
+                               const std::byte* x, int64_t inputs, float* dw) {
+  if (dw == nullptr) return;
+  const bool bf16 = shape_.dtype == DType::kBFloat16;
+  if (bf16 && cuda::CanSumUnits(dy, outputs, x, inputs, dw)) {
+    return cuda::SumUnits(batch.run, dy, outputs, x, inputs, dw, queue_->stream);
+  }
+  for (const RowBlock& unit : batch.units) {
+    const int64_t row = unit.begin - batch.run.origin;
+    cuda::Gemm(*queue_,
+               {.m = outputs,
+                .n = inputs,
+                .k = unit.size(),
+                .a = {dy + At(row * outputs), shape_.dtype, outputs, true},
+                .b = {x + At(row * inputs), shape_.dtype, inputs},
+                .c = dw + (unit.expert - batch.units[0].expert) * outputs * inputs,
+                .c_dtype = DType::kFloat32,
+                .c_stride = inputs,
+                .sum = cuda::GemmSum::kFold},
+               gemm_);
+  }
+}
+
+void CudaExpertBatch::SumWeightGradients(const UnitBatch& all, const cuda::RowWeights& weights,
+                                         const ExpertGradients& out) {
+  if (all.units.empty()) return;
+  const int64_t h = shape_.layer.h, i = shape_.layer.i;
+  const int64_t skipped = all.run.first == nullptr ? 0 : all.units.front().expert;
+  UnitBatch batch = all;  // only the experts that have units
+  batch.run.experts = all.units.back().expert - all.units.front().expert + 1;
+  if (batch.run.first != nullptr) batch.run.first += skipped;
+  const auto of = [&](float* gradient, int64_t size) {
+    return gradient == nullptr ? nullptr : gradient + skipped * size;
+  };
+  AddUnits(batch, gate_up_, 2 * i, x_, h, of(out.gate_up, 2 * i * h));
+  AddUnits(batch, dy_, h, a_, i, of(out.down, h * i));
+  if (out.gate_up_bias != nullptr) {
+    cuda::SumBias(batch.run, gate_up_, shape_.dtype, {nullptr, weights.routes}, 2 * i,
+                  of(out.gate_up_bias, 2 * i), queue_->stream);
+  }
+  if (out.down_bias != nullptr) {
+    cuda::SumBias(batch.run, dy_, shape_.dtype, weights, h, of(out.down_bias, h), queue_->stream);
+  }
+}
+
+}  // namespace weir

@@ -1,0 +1,81 @@
+#pragma once
+#include <span>
+
+#include "backend/cuda/cuda_stream.h"
+#include "kernels/common/workspace_layout.h"
+#include "kernels/experts/cuda.h"
+#include "kernels/experts/expert_rows.h"
+#include "kernels/experts/unit_table.h"
+#include "kernels/experts/weight_gradient.h"
+
+namespace weir {
+
+enum class ExpertsPass : uint8_t { kForward, kBackward };
+
+// One expert's rows of a batch and its matrices.
+struct ExpertRange {
+  int64_t begin, end;
+  const std::byte *gate_up, *down;
+};
+
+// Units of a batch: on the device, and the same on the host, their expert counted from that of the
+// gradients' first.
+struct UnitBatch {
+  cuda::UnitRun run;
+  std::span<const RowBlock> units;
+};
+
+// Rows on their way through their experts on one GPU: buffers, and the products of each expert's
+// rows with cuBLASLt. A row has the same bits in any batch.
+class CudaExpertBatch {
+ public:
+  struct Shape {
+    int64_t rows;
+    ExpertLayer layer;
+    DType dtype;  // of rows
+    ExpertsPass pass;
+  };
+  // What rows refer to: see cuda::ExpertRows; biases are those of all experts.
+  struct Rows {
+    int64_t count;
+    const int64_t *ids, *routes;
+    const float *gate_up_bias, *down_bias;
+  };
+  CudaExpertBatch(const Shape& shape, WorkspaceLayout& layout);
+
+  std::byte* x() const { return x_; }
+  std::byte* dy() const { return dy_; }
+
+  // Launches on `queue`; matrices are of type `weights`.
+  void Bind(CudaStream& queue, DType weights) { queue_ = &queue, weights_ = weights; }
+  // x becomes down act(gate_up x + bias), without down's bias.
+  void Forward(std::span<const ExpertRange> experts, const Rows& rows);
+  // From x and dy: what the calls below need, and dweights (see cuda::GatedBackward).
+  void Differentiate(std::span<const ExpertRange> experts, const Rows& rows, const float* weights,
+                     float* dweights);
+  // Adds whole units; any gradient may be null.
+  void SumWeightGradients(const UnitBatch& units, const cuda::RowWeights& weights,
+                          const ExpertGradients& out);
+  // x becomes dx.
+  void InputGradient(std::span<const ExpertRange> experts);
+
+ private:
+  struct Operand {
+    const std::byte* ExpertRange::*matrix;
+    bool transposed;
+    int64_t n, k;
+  };
+  void Multiply(std::span<const ExpertRange> experts, const std::byte* rows, const Operand& matrix,
+                std::byte* out);
+  cuda::ExpertRows View(const Rows& rows) const;
+  void AddUnits(const UnitBatch& batch, const std::byte* dy, int64_t outputs, const std::byte* x,
+                int64_t inputs, float* dw);
+  int64_t At(int64_t elements) const { return BytesOf(shape_.dtype, elements); }
+
+  const Shape shape_;
+  std::byte *x_, *gate_up_, *a_, *dy_ = nullptr, *da_ = nullptr, *gemm_;
+  CudaStream* queue_ = nullptr;
+  DType weights_ = DType::kUndefined;
+};
+
+}  // namespace weir

@@ -1,0 +1,279 @@
+// What ranks send each other and fold, against a simulation that moves routes one by one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "kernels/pipelined_llep/chunk_tables.h"
+#include "kernels/pipelined_llep/fold_steps.h"
+
+namespace weir {
+namespace {
+
+struct Route {
+  int64_t expert, leaf, source, token, slot;
+  auto operator<=>(const Route&) const = default;  // canonical order
+};
+
+struct Problem {
+  const char* name;
+  LlepKnobs knobs;
+  std::vector<int64_t> tokens;  // per rank
+  int hot;                      // of 10 routes to expert 0
+};
+
+std::vector<Problem> Problems() {
+  const auto knobs = [](int64_t experts, int64_t ranks, int64_t chunk_tokens, double lambda) {
+    return LlepKnobs{.experts = experts,
+                     .ranks = ranks,
+                     .top_k = 2,
+                     .max_tokens = 40,
+                     .leaves = 5,
+                     .unit_rows = 3,
+                     .chunk_tokens = chunk_tokens,
+                     .lambda = lambda,
+                     .alpha = 1,
+                     .min_rows = 1,
+                     .max_foreign = 2};
+  };
+  const double never = std::numeric_limits<double>::infinity();
+  return {{"at_home", knobs(4, 2, 0, never), {40, 40}, 1},
+          {"chunks", knobs(6, 2, 16, never), {40, 31}, 3},
+          {"borrowed", knobs(6, 2, 16, 1), {40, 40}, 7},
+          {"uneven", knobs(7, 3, 8, 1), {40, 3, 0}, 6},
+          {"one_expert", knobs(4, 4, 8, 1), {40, 40, 40, 40}, 10}};
+}
+
+int64_t ExpertOf(const Problem& p, int64_t rank, int64_t token, int64_t slot) {
+  uint32_t state = static_cast<uint32_t>(rank * 7919 + token * 31 + slot) * 2654435761u;
+  state ^= state >> 15;
+  return state % 10 < static_cast<uint32_t>(p.hot) ? 0 : state / 10 % p.knobs.experts;
+}
+
+// Every rank's view of one launch.
+struct Launch {
+  explicit Launch(const Problem& problem)
+      : p(problem), counts(Count()), plan(MakeLlepPlan(p.knobs, counts)) {
+    for (int64_t rank = 0; rank < p.knobs.ranks; ++rank) {
+      const auto r = static_cast<size_t>(rank);
+      shapes.emplace_back(
+          Attributes{{"experts", p.knobs.experts}, {"expert_parallel", p.knobs.ranks}},
+          Dims{p.tokens[r], 8}, Dims{p.tokens[r], p.knobs.top_k}, Dims{1, 8, 4});
+      shapes.back().knobs = p.knobs;
+      chunks.emplace_back();
+      for (const LlepChunk& chunk : plan.chunks)
+        chunks.back().emplace_back(p.knobs, counts, chunk, rank);
+      tables.emplace_back(shapes.back(), chunks.back(), rank);
+    }
+  }
+
+  std::vector<int64_t> Count() const {
+    const LlepKnobs& k = p.knobs;
+    std::vector<int64_t> all(static_cast<size_t>(k.ranks * k.leaves * k.experts));
+    for (int64_t rank = 0; rank < k.ranks; ++rank) {
+      for (int64_t token = 0; token < p.tokens[static_cast<size_t>(rank)]; ++token) {
+        for (int64_t slot = 0; slot < k.top_k; ++slot) {
+          ++all[static_cast<size_t>((rank * k.leaves + token % k.leaves) * k.experts +
+                                    ExpertOf(p, rank, token, slot))];
+        }
+      }
+    }
+    return all;
+  }
+
+  // A rank's routes at positions [first, first + tokens) of its leaf order.
+  std::vector<Route> RoutesAt(int64_t rank, int64_t first, int64_t tokens) const {
+    std::vector<Route> routes;
+    int64_t position = 0;
+    for (int64_t leaf = 0; leaf < p.knobs.leaves; ++leaf) {
+      for (int64_t t = leaf; t < p.tokens[static_cast<size_t>(rank)];
+           t += p.knobs.leaves, ++position) {
+        if (position < first || position >= first + tokens) continue;
+        for (int64_t slot = 0; slot < p.knobs.top_k; ++slot)
+          routes.push_back({ExpertOf(p, rank, t, slot), leaf, rank, t, slot});
+      }
+    }
+    return routes;
+  }
+
+  const Problem& p;
+  std::vector<int64_t> counts;
+  LlepPlan plan;
+  std::vector<DispatchShape> shapes;
+  std::vector<std::vector<ChunkRows>> chunks;  // [rank][chunk]
+  std::vector<ChunkTables> tables;
+};
+
+// Calls body(from, to, expert) for every row that runs of a table map.
+template <class Body>
+void ForEachRow(const ChunkTables& tables, const ChunkTables::Runs& runs, const Body& body) {
+  for (int64_t run = 0; run < runs.count; ++run) {
+    const int64_t* at = tables.words().data() + runs.at + run * 4;
+    for (int64_t r = 0; r < at[2]; ++r) body(at[0] + r, at[1] + r, at[3]);
+  }
+}
+
+// Home rows of a chunk: sorted by expert, then placed.
+std::vector<Route> HomeRows(const Launch& launch, size_t rank, size_t chunk) {
+  const ChunkTables& tables = launch.tables[rank];
+  const ChunkTables::Chunk& table = tables.chunks()[chunk];
+  std::vector<Route> sorted =
+      launch.RoutesAt(static_cast<int64_t>(rank), table.first, table.tokens);
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const Route& a, const Route& b) { return a.expert < b.expert; });
+  if (table.home.count == 0) return sorted;
+  std::vector<Route> home(sorted.size(), {-1, -1, -1, -1, -1});
+  ForEachRow(tables, table.home, [&](int64_t from, int64_t to, int64_t) {
+    home.at(static_cast<size_t>(to)) = sorted.at(static_cast<size_t>(from));
+  });
+  return home;
+}
+
+class DispatchSchedule : public testing::TestWithParam<Problem> {};
+
+TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceInCanonicalOrder) {
+  const Launch launch(GetParam());
+  const size_t ranks = launch.tables.size();
+  std::vector<Route> computed;
+  for (size_t chunk = 0; chunk < launch.plan.chunks.size(); ++chunk) {
+    std::vector<std::vector<Route>> away(ranks);  // by source rank
+    for (size_t source = 0; source < ranks; ++source) {
+      const std::vector<Route> home = HomeRows(launch, source, chunk);
+      auto next = home.begin();
+      for (size_t to = 0; to < ranks; ++to) {
+        const int64_t rows = launch.chunks[source][chunk].sent[to];
+        EXPECT_EQ(rows, launch.chunks[to][chunk].received[source]);
+        away[to].insert(away[to].end(), next, next + rows);
+        next += rows;
+      }
+      EXPECT_EQ(next, home.end());
+    }
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      const ChunkTables& tables = launch.tables[rank];
+      std::vector<Route> rows;
+      ForEachRow(tables, tables.chunks()[chunk].away,
+                 [&](int64_t from, int64_t to, int64_t expert) {
+                   ASSERT_EQ(from, std::ssize(rows));
+                   rows.push_back(away[rank].at(static_cast<size_t>(to)));
+                   EXPECT_EQ(rows.back().expert, expert);
+                 });
+      EXPECT_EQ(rows.size(), away[rank].size());
+      EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end()));
+      computed.insert(computed.end(), rows.begin(), rows.end());
+    }
+  }
+  std::vector<Route> all;
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    const auto routes = launch.RoutesAt(static_cast<int64_t>(rank), 0, launch.p.tokens[rank]);
+    all.insert(all.end(), routes.begin(), routes.end());
+  }
+  std::sort(all.begin(), all.end());
+  std::sort(computed.begin(), computed.end());
+  EXPECT_EQ(computed, all);
+}
+
+TEST_P(DispatchSchedule, TablesListTheUnitsAndFitTheirBound) {
+  const Launch launch(GetParam());
+  for (size_t rank = 0; rank < launch.tables.size(); ++rank) {
+    const ChunkTables& tables = launch.tables[rank];
+    EXPECT_LE(std::ssize(tables.words()), ChunkTables::MaxWords(launch.shapes[rank]));
+    const int64_t first = launch.p.knobs.FirstExpert(static_cast<int64_t>(rank));
+    const int64_t held = launch.p.knobs.FirstExpert(static_cast<int64_t>(rank) + 1) - first;
+    for (size_t c = 0; c < tables.chunks().size(); ++c) {
+      const auto& units = launch.chunks[rank][c].units;
+      const int64_t* row = tables.words().data() + tables.chunks()[c].table.row;
+      const int64_t* begin = tables.words().data() + tables.chunks()[c].table.first;
+      for (size_t u = 0; u < units.size(); ++u) {
+        EXPECT_EQ(row[u], units[u].first);
+        EXPECT_EQ(row[u + 1], units[u].end());
+        const int64_t expert = units[u].unit->expert - first;
+        if (expert < 0 || expert >= held) continue;
+        EXPECT_GE(static_cast<int64_t>(u), begin[expert]);
+        EXPECT_LT(static_cast<int64_t>(u), begin[expert + 1]);
+      }
+    }
+  }
+}
+
+// What the owner of each expert folds, step by step: all its units, in canonical order; and both
+// ends of a step agree about the partial that travels.
+TEST_P(DispatchSchedule, OwnersFoldEveryUnitInOrder) {
+  const Launch launch(GetParam());
+  const LlepKnobs& knobs = launch.p.knobs;
+  for (size_t chunk = 0; chunk < launch.plan.chunks.size(); ++chunk) {
+    std::vector<std::vector<FoldStep>> steps;
+    for (int64_t rank = 0; rank < knobs.ranks; ++rank)
+      steps.push_back(FoldSteps(knobs, launch.chunks[static_cast<size_t>(rank)][chunk], rank));
+    std::map<int64_t, std::vector<std::tuple<int64_t, int64_t>>> folded;  // expert -> (leaf, begin)
+    for (size_t s = 0; s < steps[0].size(); ++s) {
+      for (int64_t rank = 0; rank < knobs.ranks; ++rank) {
+        ASSERT_EQ(steps[static_cast<size_t>(rank)].size(), steps[0].size());
+        const FoldStep& step = steps[static_cast<size_t>(rank)][s];
+        for (const auto& unit : step.own)
+          folded[unit.unit->expert].emplace_back(unit.unit->leaf, unit.unit->begin);
+        if (step.helped != nullptr) {
+          EXPECT_EQ(steps[static_cast<size_t>(step.owner)][s].awaited, step.helped->unit);
+        }
+        if (step.awaited == nullptr) continue;
+        EXPECT_EQ(steps[static_cast<size_t>(step.helper())][s].helped->unit, step.awaited);
+        folded[step.awaited->expert].emplace_back(step.awaited->leaf, step.awaited->begin);
+      }
+    }
+    std::map<int64_t, std::vector<std::tuple<int64_t, int64_t>>> all;
+    for (const LlepUnit& unit : launch.plan.chunks[chunk].units)
+      all[unit.expert].emplace_back(unit.leaf, unit.begin);
+    EXPECT_EQ(folded, all);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, DispatchSchedule, testing::ValuesIn(Problems()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+TEST(DispatchSchedule, CasesBorrowAndCutChunks) {
+  const std::vector<Problem> problems = Problems();  // launches refer to them
+  int64_t rounds = 0, chunks = 0;
+  for (const Problem& problem : problems) {
+    const Launch launch(problem);
+    chunks = std::max(chunks, std::ssize(launch.plan.chunks));
+    for (const LlepChunk& chunk : launch.plan.chunks) rounds = std::max(rounds, chunk.rounds);
+  }
+  EXPECT_GT(rounds, 2);
+  EXPECT_GT(chunks, 2);
+}
+
+// A rank that only helps spreads its own units over the rounds.
+TEST(DispatchSchedule, HelpersComputeTheirOwnBetweenRounds) {
+  const Problem problem{"",
+                        {.experts = 2,
+                         .ranks = 2,
+                         .top_k = 1,
+                         .max_tokens = 90,
+                         .leaves = 1,
+                         .unit_rows = 10,
+                         .lambda = 1,
+                         .alpha = 1,
+                         .max_foreign = 1},
+                        {90, 90},
+                        8};
+  const Launch launch(problem);
+  const auto steps = FoldSteps(problem.knobs, launch.chunks[1][0], 1);
+  ASSERT_GT(steps.size(), 2u);
+  EXPECT_NE(steps[0].helped, nullptr);
+  EXPECT_FALSE(steps[0].own.empty());
+  EXPECT_LT(steps[0].own.size(), launch.chunks[1][0].units.size() / 2);
+}
+
+TEST(UnitTable, ListsRowsAndEachExpertsFirstUnit) {
+  // Expert -1 is another rank's, 1 has no unit, 3 lies past this rank's three.
+  const std::vector<RowBlock> units = {{-1, 0, 4}, {0, 4, 7}, {0, 7, 9}, {2, 9, 10}, {3, 10, 12}};
+  std::vector<int64_t> words = {77};
+  const UnitTable table = AppendUnits(units, 0, 3, words);
+  EXPECT_EQ(words, (std::vector<int64_t>{77, 0, 4, 7, 9, 10, 12, 1, 3, 3, 4}));
+  EXPECT_EQ(table.row, 1);
+  EXPECT_EQ(table.first, 7);
+  EXPECT_EQ(std::ssize(words) - 1, UnitTableWords(5, 3));
+}
+
+}  // namespace
+}  // namespace weir
