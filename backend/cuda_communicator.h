@@ -17,7 +17,8 @@ namespace weir {
 //    enqueued later, not the caller; memory may be reused by such work. Several transfers may be under way; those of a
 //    group run in the order they were started.
 //  - What StartSend and StartReceive start leaves at the next Wait or exchange of the group, all together, and is over
-//    together. Messages of one (sender, receiver) meet in the order they were started, whatever their tags.
+//    together. Messages of one (sender, receiver) meet in the order they were started, whatever their tags. One that
+//    has left holds up its group until the other end has left too: start what you receive before waiting for what you send.
 //  - Transfers of no bytes do nothing: a Barrier is the host's.
 //  - Failures show in Start*, Wait and ThrowIfAborted after they happened, and what was received then is garbage: look
 //    (ThrowIfAborted) before using what a finished queue has computed.

@@ -108,13 +108,15 @@ Communicator::Ticket NcclCommunicator::StartExchange(std::span<const Outgoing> s
   return TicketOf(std::move(batch));
 }
 
-// The batch that takes messages between members; it leaves behind the compute work of its last one.
-NcclBatch& NcclCommunicator::Waiting(int64_t peer, int64_t tag, std::span<const std::byte> bytes, const CollectiveName& name) {
+void NcclCommunicator::CheckMessage(int64_t peer, int64_t tag, const CollectiveName& name) const {
   CheckPeer(peer, name);
   WEIR_CHECK(peer != rank() && tag >= 0 && tag < kMaxTag, ErrorCode::kInternal, name.op, " of '", name.tensor, "': rank ", rank(),
              " cannot exchange with rank ", peer, " under tag ", tag);
+}
+
+// What takes messages between members; it leaves behind the compute work of its last one.
+GpuLink::Transfers& NcclCommunicator::Waiting(const std::string& what) {
   ThrowIfAborted();
-  const std::string what = What(name, std::ssize(bytes));
   if (lane_->waiting == nullptr) {
     lane_->waiting = world_->watch->NewBatch(*lane_->link);
     lane_->waiting->what = what;
@@ -122,20 +124,22 @@ NcclBatch& NcclCommunicator::Waiting(int64_t peer, int64_t tag, std::span<const 
     lane_->waiting->what += ", " + what;
   }
   lane_->link->MarkCompute(lane_->waiting->ready);
-  return *lane_->waiting;
+  return lane_->waiting->transfers;
 }
 
 Communicator::Ticket NcclCommunicator::StartSend(int64_t peer, int64_t tag, std::span<const std::byte> bytes,
                                                  const CollectiveName& name) {
-  NcclBatch& batch = Waiting(peer, tag, bytes, name);
-  if (!bytes.empty()) batch.transfers.send.push_back(MessageTo(peer, bytes));
+  CheckMessage(peer, tag, name);
+  if (bytes.empty()) return TicketOf(nullptr);
+  Waiting(What(name, std::ssize(bytes))).send.push_back(MessageTo(peer, bytes));
   return TicketOf(lane_->waiting);
 }
 
 Communicator::Ticket NcclCommunicator::StartReceive(int64_t peer, int64_t tag, std::span<std::byte> bytes,
                                                     const CollectiveName& name) {
-  NcclBatch& batch = Waiting(peer, tag, bytes, name);
-  if (!bytes.empty()) batch.transfers.receive.push_back({peer, bytes.data(), std::ssize(bytes)});
+  CheckMessage(peer, tag, name);
+  if (bytes.empty()) return TicketOf(nullptr);
+  Waiting(What(name, std::ssize(bytes))).receive.push_back({peer, bytes.data(), std::ssize(bytes)});
   return TicketOf(lane_->waiting);
 }
 
@@ -147,10 +151,9 @@ void NcclCommunicator::SendAway() {
 
 void NcclCommunicator::Wait(Ticket ticket) {
   auto& transfer = static_cast<Transfer&>(*ticket);
-  if (!transfer.batch()->left) SendAway();
+  if (transfer.batch() != nullptr && !transfer.batch()->left) SendAway();
   ThrowIfAborted();
-  const auto batch = transfer.Finish();
-  batch->link->OrderCompute(batch->end);
+  if (const auto batch = transfer.Finish()) batch->link->OrderCompute(batch->end);
 }
 
 }  // namespace weir

@@ -44,11 +44,12 @@ class NcclCommunicator final : public Communicator {
 
   NcclCommunicator(Communicator& host, std::string name, std::shared_ptr<World> world);
   std::shared_ptr<Lane> JoinLane();
-  NcclBatch& Waiting(int64_t peer, int64_t tag, std::span<const std::byte> bytes, const CollectiveName& name);
+  GpuLink::Transfers& Waiting(const std::string& what);
   Ticket TicketOf(std::shared_ptr<NcclBatch> batch);
   void SendAway();
   std::string What(const CollectiveName& name, int64_t bytes) const;
   void CheckPeer(int64_t peer, const CollectiveName& name) const;
+  void CheckMessage(int64_t peer, int64_t tag, const CollectiveName& name) const;
 
   Communicator& host_;
   const std::string name_;

@@ -79,8 +79,7 @@ void NcclWatch::Abort(std::string_view reason) noexcept {
     const std::lock_guard lock(mutex_);
     if (!failed_) {
       reason_ = reason;
-      DropFinished();
-      if (!under_way_.empty()) was_in_ = under_way_.front()->what;
+      was_in_ = FirstUnderWay();
     }
     failed_ = true;
   }
@@ -89,19 +88,25 @@ void NcclWatch::Abort(std::string_view reason) noexcept {
 }
 
 void NcclWatch::ThrowIfAborted() const {
-  std::string reason, was_in;
-  if (failed_) {
-    const std::lock_guard lock(mutex_);
-    reason = reason_;
-    was_in = was_in_;
-  }
+  const bool failed = failed_;
   try {
     host_.ThrowIfAborted();
-    if (failed_) throw Error(ErrorCode::kCommError, reason);  // the host's word is on its way
+    if (!failed) return;
+    const std::lock_guard lock(mutex_);
+    throw Error(ErrorCode::kCommError, reason_);  // the host's word is on its way
   } catch (Error& error) {
+    const std::lock_guard lock(mutex_);
+    const std::string was_in = failed_ ? was_in_ : FirstUnderWay();
     if (!was_in.empty()) error.AddContext(StrCat("rank ", host_.rank(), " was in ", was_in));
     throw;
   }
+}
+
+std::string NcclWatch::FirstUnderWay() const {
+  for (const auto& batch : under_way_) {
+    if (!batch->link->Reached(batch->end)) return batch->what;
+  }
+  return "";
 }
 
 void NcclWatch::Run() {

@@ -57,6 +57,7 @@ class NcclWatch {
   void Look();
   std::string Problem();
   std::string LateBatch();
+  std::string FirstUnderWay() const;
   void DropFinished();
   void AbortLinks() noexcept;
 

@@ -1,0 +1,210 @@
+// NcclCommunicator over fake GPUs: order, groups, health. The real ones are in nccl_test.cpp.
+#include "backend/cuda/nccl_communicator.h"
+
+#include <gtest/gtest.h>
+
+#include "backend/cpu/thread_communicator.h"
+#include "graph/error.h"
+#include "tests/dist/fake_gpu.h"
+#include "tests/dist/transfer_cases.h"
+
+namespace weir {
+namespace {
+
+using std::chrono::milliseconds;
+constexpr NcclWatch::Times kPatient{.timeout = std::chrono::minutes(1), .interval = milliseconds(5)};
+constexpr NcclWatch::Times kHasty{.timeout = milliseconds(200), .interval = milliseconds(5)};
+
+// Runs work(gpus, device) on every rank.
+void OnFakeGpus(int64_t ranks, FakeFabric& fabric, const std::function<void(Communicator&, FakeGpu&)>& work,
+                NcclWatch::Times times = kPatient) {
+  RunRanks(ranks, [&](Communicator& host) {
+    FakeGpu gpu(milliseconds(1));
+    NcclCommunicator gpus(host, FakeLinks(gpu, fabric), times);
+    work(gpus, gpu);
+    gpu.Synchronize();
+    host.Barrier({"Barrier", "end"});
+  });
+}
+
+struct Failure {
+  std::string text;
+  ErrorCode code = ErrorCode::kInternal;
+  bool peer = false;
+  double seconds = 0;
+};
+
+// What each rank's work ended with.
+std::vector<Failure> Failures(int64_t ranks, FakeFabric& fabric, const std::function<void(Communicator&, FakeGpu&)>& work,
+                              NcclWatch::Times times = kPatient) {
+  std::vector<Failure> failures(static_cast<size_t>(ranks));
+  const auto start = std::chrono::steady_clock::now();
+  const auto noted = [&](Communicator& gpus, FakeGpu& gpu) {
+    std::this_thread::sleep_for(milliseconds(50));  // until all have left the start: a failure would meet them there
+    try {
+      work(gpus, gpu);
+      ADD_FAILURE() << "rank " << gpus.rank() << " ended in peace";
+    } catch (const Error& error) {
+      const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+      failures[static_cast<size_t>(gpus.rank())] = {error.what(), error.code(), dynamic_cast<const PeerFailure*>(&error) != nullptr,
+                                                    elapsed.count()};
+      throw;
+    }
+  };
+  EXPECT_THROW(OnFakeGpus(ranks, fabric, noted, times), Error);
+  return failures;
+}
+
+// What a training step does when a rank has failed: its queue runs dry, then it looks.
+void Finish(Communicator& gpus, FakeGpu& gpu) {
+  gpu.Synchronize();
+  gpus.ThrowIfAborted();
+}
+
+class FakeRanks : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(Worlds, FakeRanks, testing::Values(2, 4));
+
+TEST_P(FakeRanks, Transfer) {
+  FakeFabric fabric;
+  OnFakeGpus(GetParam(), fabric, CheckDeviceTransfers);
+  EXPECT_EQ(fabric.links, 0);
+  EXPECT_EQ(fabric.aborted, 0) << "a good run was aborted at its end";
+}
+TEST_P(FakeRanks, KeepTheOrderOfTheQueues) {
+  FakeFabric fabric;
+  OnFakeGpus(GetParam(), fabric, CheckDeviceOrder);
+}
+TEST_P(FakeRanks, ExchangeMessages) {
+  FakeFabric fabric;
+  OnFakeGpus(GetParam(), fabric, CheckDeviceMessages);
+}
+TEST_P(FakeRanks, FormGroups) {
+  FakeFabric fabric;
+  std::atomic<int> links = 0;
+  OnFakeGpus(GetParam(), fabric, [&](Communicator& gpus, FakeGpu& gpu) {
+    CheckDeviceGroups(gpus, gpu);
+    gpus.host().Barrier({"Barrier", "groups"});
+    links = fabric.links.load();
+    gpus.host().Barrier({"Barrier", "counted"});
+  });
+  // World and expert group, and at four ranks the replicas; groups that are the world use its link.
+  EXPECT_EQ(links, GetParam() == 2 ? 4 : 12);
+}
+TEST_P(FakeRanks, RefuseWrongUse) {
+  FakeFabric fabric;
+  OnFakeGpus(GetParam(), fabric, CheckDeviceWrongUse);
+}
+
+TEST(FakeRank, AloneCopies) {
+  FakeFabric fabric;
+  OnFakeGpus(1, fabric, [](Communicator& gpus, FakeGpu& gpu) {
+    std::byte *from = gpu.Allocate(5), *to = gpu.Allocate(5), got[5] = {};
+    gpu.Fill(from, 7, 5);
+    gpus.AllGather({from, 5}, {to, 5}, {"AllGather", "x"});
+    gpu.Download(got, to, 5);
+    for (const std::byte b : got) EXPECT_EQ(b, std::byte{7});
+    gpu.Free(from, 5);
+    gpu.Free(to, 5);
+  });
+}
+
+// Rank 1 never comes to the exchange. Rank 0 says who waits in what, and its queue does not hang.
+TEST(NcclHealth, ATransferThatNeverEndsIsNamed) {
+  FakeFabric fabric;
+  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
+    std::byte bytes[64];
+    if (gpus.rank() == 0) {
+      gpus.AllGather({bytes, 32}, bytes, {"AllGather", "layer 3"});
+      return Finish(gpus, gpu);
+    }
+    for (;;) gpus.ThrowIfAborted();
+  }, kHasty);
+  EXPECT_LT(failures[0].seconds, 3);
+  EXPECT_LT(failures[1].seconds, 3);
+  EXPECT_NE(failures[0].text.find("rank 0: AllGather of 'layer 3' (world, 128 bytes) is not over after 0.2 s"), std::string::npos)
+      << failures[0].text;
+  EXPECT_EQ(failures[0].code, ErrorCode::kCommError);
+  EXPECT_TRUE(failures[1].peer);
+  EXPECT_NE(failures[1].text.find("rank 0 failed"), std::string::npos) << failures[1].text;
+  EXPECT_EQ(fabric.aborted, 2);
+}
+
+// Waiting behind long compute work is no lateness.
+TEST(NcclHealth, AQueueThatComputesForLongIsNotLate) {
+  FakeFabric fabric;
+  OnFakeGpus(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
+    std::vector<std::byte> bytes(8), all(16);
+    for (int i = 0; i < 1500; ++i) gpu.Fill(bytes.data(), 1, 8);  // 1 ms each, on both ranks
+    gpus.AllGather(bytes, all, {"AllGather", "x"});
+    Finish(gpus, gpu);
+    EXPECT_EQ(all[15], std::byte{1});
+  }, {.timeout = milliseconds(1000), .interval = milliseconds(5)});
+}
+
+TEST(NcclHealth, WhatOneLinkReportsEndsAllRanks) {
+  FakeFabric fabric;
+  const auto failures = Failures(4, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
+    std::vector<std::byte> bytes(8), all(32);
+    if (gpus.rank() == 2) {
+      std::this_thread::sleep_for(milliseconds(300));  // until the others wait in the exchange
+      const std::lock_guard lock(fabric.mutex);
+      fabric.problems[2] = "NCCL: remote process exited or there was a network error";
+    } else {
+      gpus.AllGather(bytes, all, {"AllGather", "x"});
+    }
+    gpu.Synchronize();
+    for (;;) gpus.ThrowIfAborted();
+  });
+  for (size_t r = 0; r < 4; ++r) {
+    EXPECT_LT(failures[r].seconds, 3);
+    EXPECT_EQ(failures[r].peer, r != 2);
+    EXPECT_NE(failures[r].text.find("rank 2: NCCL: remote process exited"), std::string::npos) << failures[r].text;
+    if (r != 2) {
+      EXPECT_NE(failures[r].text.find("rank " + std::to_string(r) + " was in AllGather of 'x'"), std::string::npos) << failures[r].text;
+    }
+  }
+}
+
+TEST(NcclHealth, AnErrorOfTheHostsEndsTheTransfers) {
+  FakeFabric fabric;
+  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
+    std::vector<std::byte> bytes(8), all(16);
+    if (gpus.rank() == 1) throw Error(ErrorCode::kIoError, "the disk of rank 1 is full");
+    gpus.AllGather(bytes, all, {"AllGather", "x"});
+    Finish(gpus, gpu);
+  });
+  EXPECT_LT(failures[0].seconds, 3);
+  EXPECT_TRUE(failures[0].peer);
+  EXPECT_NE(failures[0].text.find("the disk of rank 1 is full"), std::string::npos) << failures[0].text;
+}
+
+TEST(NcclHealth, ATicketThatIsDroppedEndsAll) {
+  FakeFabric fabric;
+  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
+    std::vector<std::byte> bytes(8), all(16);
+    {
+      const std::vector<int64_t> counts = {8, 8};
+      auto ticket = gpus.StartAllGatherV(bytes, all, counts, {"AllGather", "x"});
+      if (gpus.rank() == 0) gpus.Wait(std::move(ticket));
+    }
+    gpu.Synchronize();
+    for (;;) gpus.ThrowIfAborted();
+  });
+  EXPECT_NE(failures[1].text.find("gave up in AllGather of 'x'"), std::string::npos) << failures[1].text;
+  EXPECT_TRUE(failures[0].peer);
+}
+
+TEST(NcclHealth, NothingStartsAfterAnAbort) {
+  FakeFabric fabric;
+  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu&) {
+    gpus.Abort("enough");
+    std::vector<std::byte> bytes(16);
+    EXPECT_THROW(gpus.StartSend(1 - gpus.rank(), 0, bytes, {"Send", "x"}), Error);
+    EXPECT_THROW(gpus.Group("expert"), Error);
+    gpus.AllGather(std::span(bytes).first(8), bytes, {"AllGather", "x"});
+  });
+  for (const Failure& failure : failures) EXPECT_NE(failure.text.find("enough"), std::string::npos) << failure.text;
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,240 @@
+// NCCL between two GPUs of this machine: two threads, each with its GPU.
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "backend/cpu/thread_communicator.h"
+#include "backend/cuda_communicator.h"
+#include "backend/plan.h"
+#include "backend/tree_reduce.h"
+#include "graph/layout.h"
+#include "graph/op_schema.h"
+#include "tests/dist/transfer_cases.h"
+#include "tests/dist/two_gpus.h"
+
+namespace weir {
+namespace {
+
+using std::chrono::milliseconds;
+
+TEST(Nccl, Transfers) {
+  WEIR_NEEDS_GPUS(2);
+  RunOnGpus(2, CheckDeviceTransfers);
+}
+TEST(Nccl, KeepsTheOrderOfTheQueues) {
+  WEIR_NEEDS_GPUS(2);
+  RunOnGpus(2, CheckDeviceOrder);
+}
+TEST(Nccl, ExchangesMessages) {
+  WEIR_NEEDS_GPUS(2);
+  RunOnGpus(2, CheckDeviceMessages);
+}
+TEST(Nccl, FormsGroups) {
+  WEIR_NEEDS_GPUS(2);
+  RunOnGpus(2, CheckDeviceGroups);
+}
+TEST(Nccl, RefusesWrongUse) {
+  WEIR_NEEDS_GPUS(2);
+  RunOnGpus(2, CheckDeviceWrongUse);
+}
+
+// More bytes than 32 bits count; the places beyond are looked at.
+TEST(Nccl, MovesMoreThanTwoGigabytes) {
+  WEIR_NEEDS_GPUS(2);
+  constexpr int64_t kBytes = (int64_t{1} << 32) + 12345;
+  RunOnGpus(2, [](Communicator& gpus, Device& device) {
+    std::byte* from = device.Allocate(kBytes);
+    std::byte* to = device.Allocate(kBytes);
+    device.Fill(from, static_cast<int>(3 + gpus.rank()), kBytes);
+    device.Fill(from + kBytes - 5, static_cast<int>(90 + gpus.rank()), 5);
+    const int64_t peer = 1 - gpus.rank();
+    const Communicator::Outgoing out{peer, {from, static_cast<size_t>(kBytes)}};
+    const Communicator::Incoming in{peer, {to, static_cast<size_t>(kBytes)}};
+    gpus.Wait(gpus.StartExchange({&out, 1}, {&in, 1}, {"Exchange", "long"}));
+    for (const int64_t at : {int64_t{0}, (int64_t{1} << 31) + 1, kBytes - 6, kBytes - 5, kBytes - 1}) {
+      std::byte got{};
+      device.Download(&got, to + at, 1);
+      EXPECT_EQ(static_cast<int64_t>(got), (at < kBytes - 5 ? 3 : 90) + peer) << at;
+    }
+    device.Free(from, kBytes);
+    device.Free(to, kBytes);
+  });
+}
+
+TEST(Nccl, RefusesMemoryOfTheHost) {
+  WEIR_NEEDS_GPUS(2);
+  EXPECT_THROW(RunOnGpus(2, [](Communicator& gpus, Device&) { gpus.GatherValues(int64_t{1}, {"Gather", "counts"}); }), Error);
+}
+
+TEST(Nccl, RefusesTwoRanksOnOneGpu) {
+  WEIR_NEEDS_GPUS(1);
+  try {
+    RunRanks(2, [](Communicator& host) {
+      const auto device = MakeCudaDevice(0);
+      MakeNcclCommunicator(host, *device);
+    });
+    FAIL() << "nothing thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("ranks 0 and 1 run on the same GPU"), std::string::npos) << error.what();
+  }
+}
+
+struct Ended {
+  std::string text;
+  double seconds = 0;
+};
+
+std::vector<Ended> EndsOfTwo(const GpuRank& rank, milliseconds timeout) {
+  std::vector<Ended> ends(2);
+  EXPECT_THROW(RunOnGpus(2,
+                         [&](Communicator& gpus, Device& device) {
+                           const auto start = std::chrono::steady_clock::now();
+                           try {
+                             rank(gpus, device);
+                           } catch (const Error& error) {
+                             const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+                             ends[static_cast<size_t>(gpus.rank())] = {error.what(), elapsed.count()};
+                             throw;
+                           }
+                         },
+                         timeout),
+               Error);
+  return ends;
+}
+
+// Rank 0's GPU waits in an exchange that rank 1 never starts.
+void WaitInVain(Communicator& gpus, Device& device) {
+  std::byte* bytes = device.Allocate(64);
+  gpus.AllGather({bytes, 32}, {bytes, 64}, {"AllGather", "layer 3"});
+  device.Synchronize();
+  device.Free(bytes, 64);
+  gpus.ThrowIfAborted();
+}
+
+TEST(Nccl, AnAbortOnOneRankFreesTheOthersGpu) {
+  WEIR_NEEDS_GPUS(2);
+  const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
+    if (gpus.rank() == 0) return WaitInVain(gpus, device);
+    throw Error(ErrorCode::kIoError, "the disk of rank 1 is full");
+  }, milliseconds(60000));
+  EXPECT_LT(ends[0].seconds, 8);
+  EXPECT_NE(ends[0].text.find("the disk of rank 1 is full"), std::string::npos) << ends[0].text;
+}
+
+TEST(Nccl, ATransferThatNeverEndsIsNamed) {
+  WEIR_NEEDS_GPUS(2);
+  const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
+    if (gpus.rank() == 0) return WaitInVain(gpus, device);
+    for (;;) gpus.ThrowIfAborted();
+  }, milliseconds(1000));
+  EXPECT_LT(ends[0].seconds, 8);
+  EXPECT_NE(ends[0].text.find("AllGather of 'layer 3' (world, 128 bytes) is not over after 1 s"), std::string::npos) << ends[0].text;
+  EXPECT_NE(ends[1].text.find("rank 0 failed"), std::string::npos) << ends[1].text;
+}
+
+Value* AddGradient(Graph& graph, const char* name, int64_t count) {
+  Value* gradient = graph.AddValue(name, Role::kGradient);
+  gradient->dtype = DType::kFloat32;
+  gradient->shape = {Dim(count)};
+  gradient->has_shape = true;
+  return gradient;
+}
+
+Value* AddOp(Graph& graph, std::string_view op, const std::vector<Value*>& inputs, const Attributes& attributes) {
+  Node* node = graph.AddNode(GetOp(op), inputs, {graph.AddValue("result")});
+  node->attributes = attributes;
+  InferNode(*node);
+  graph.outputs = {node->outputs[0]};
+  return node->outputs[0];
+}
+
+std::vector<float> Addends(int64_t rank, int64_t count) {
+  std::mt19937 random(static_cast<uint32_t>(7 + rank));
+  std::normal_distribution<float> normal;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = std::ldexp(normal(random), static_cast<int>(random() % 20));
+  return values;
+}
+
+// The same cases on CPU ranks tell whether the test itself is right.
+void OnDevices(DeviceKind kind, const Layout& layout, const std::function<void(Communicator& host, const ExecutorOptions&)>& rank) {
+  RunRanks(2, [&](Communicator& host) {
+    host.SetLayout(layout);
+    const bool cuda = kind == DeviceKind::kCuda;
+    const auto device = cuda ? MakeCudaDevice(static_cast<int>(host.rank())) : MakeCpuDevice();
+    const auto gpus = cuda ? MakeNcclCommunicator(host, *device) : nullptr;
+    rank(host, {.communicator = cuda ? gpus.get() : &host, .device = device});
+    host.Barrier({"Barrier", "end"});
+  });
+}
+
+void CheckTreeReduceGradient(DeviceKind kind, int64_t count, int64_t piece) {
+  Graph graph;
+  Attributes attributes = {{"ranks", int64_t{2}}, {"group", std::string("world")}};
+  if (piece > 0) attributes.Set("piece", piece);
+  Value* gradient = AddGradient(graph, "x.grad", count);
+  Value* result = AddOp(graph, "TreeReduceGradient", {gradient}, attributes);
+  const Plan plan = MakePlan(graph, kind);
+  const std::vector<float> addends[] = {Addends(0, count), Addends(1, count)};
+  OnDevices(kind, {.world = 2}, [&](Communicator& host, const ExecutorOptions& options) {
+    Executor executor(plan, options);
+    std::vector<float> sum(static_cast<size_t>(count));
+    executor.Write(*gradient, addends[host.rank()].data(), count * 4);
+    executor.Run();
+    executor.Read(*result, sum.data(), count * 4);
+    int64_t wrong = 0;
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const float expected = addends[0][i] + addends[1][i];
+      wrong += std::memcmp(&sum[i], &expected, sizeof(float)) != 0 ? 1 : 0;
+    }
+    EXPECT_EQ(wrong, 0) << count << " elements, piece " << piece << ", rank " << host.rank();
+  });
+}
+
+// One gradient that both ranks hold and a shard of each: sqrt(5 * 2^2 + 3 * 4^2 + 70000 * 1^2) on both.
+void CheckGradientNorm(DeviceKind kind) {
+  OnDevices(kind, {.world = 2, .expert_parallel = 2}, [&](Communicator& host, const ExecutorOptions& options) {
+    const int64_t rows = host.rank() == 0 ? 3 : 70000;
+    Graph graph;
+    const std::vector<Value*> gradients = {AddGradient(graph, "a.grad", 5), AddGradient(graph, "b.grad", rows)};
+    const Value* norm = AddOp(graph, "GradientNorm", gradients,
+                              {{"sharded", std::vector<int64_t>{1}}, {"group", std::string("expert")}, {"ranks", int64_t{2}}});
+    const Plan plan = MakePlan(graph, kind);
+    Executor executor(plan, options);
+    const std::vector<float> a(5, 2.0f), b(static_cast<size_t>(rows), host.rank() == 0 ? 4.0f : 1.0f);
+    executor.Write(*gradients[0], a.data(), 20);
+    executor.Write(*gradients[1], b.data(), rows * 4);
+    executor.Run();
+    double got = 0;
+    executor.Read(*norm, &got, sizeof(got));
+    EXPECT_EQ(got, std::sqrt(5 * 4.0 + 3 * 16.0 + 70000.0)) << "rank " << host.rank();
+  });
+}
+
+constexpr std::pair<int64_t, int64_t> kSums[] = {{0, 0}, {1, 0}, {7, 1}, {100003, 999}, {100003, 0}, {20000001, 0}};
+
+TEST(Nccl, TreeReduceGradientHasTheBitsOfTheAdditions) {
+  WEIR_NEEDS_GPUS(2);
+  for (const auto& [count, piece] : kSums) CheckTreeReduceGradient(DeviceKind::kCuda, count, piece);
+}
+TEST(Nccl, GradientNormAddsTheShardsOfAllRanks) {
+  WEIR_NEEDS_GPUS(2);
+  CheckGradientNorm(DeviceKind::kCuda);
+}
+TEST(CpuRanks, DoTheSame) {
+  for (const auto& [count, piece] : kSums) CheckTreeReduceGradient(DeviceKind::kCpu, std::min<int64_t>(count, 100003), piece);
+  CheckGradientNorm(DeviceKind::kCpu);
+}
+
+// Needs no GPU: what a round needs is planned.
+TEST(CudaPlans, TreeReduceGradientHoldsTwoRoundsOfAllRanks) {
+  for (const auto& [count, bytes] : {std::pair<int64_t, int64_t>{7, 2 * 2 * 4 * 4}, {int64_t{1} << 26, int64_t{2} * (4 << 20) * 2 * 4}}) {
+    Graph graph;
+    AddOp(graph, "TreeReduceGradient", {AddGradient(graph, "x.grad", count)}, {{"ranks", int64_t{2}}});
+    const Node& node = *graph.outputs[0]->producer;
+    EXPECT_EQ(FindKernel(DeviceKind::kCuda, *node.schema)->workspace_bytes(node), bytes) << count;
+  }
+}
+
+}  // namespace
+}  // namespace weir
