@@ -1,4 +1,6 @@
 #pragma once
+#include <span>
+
 #include "backend/plan.h"
 
 namespace weir {
@@ -12,6 +14,9 @@ int64_t AssignOffsets(std::vector<PlannedBuffer>& buffers, Memory memory = Memor
 std::string TermOf(const Value& value);
 // Of the workspace of one node.
 std::string WorkspaceTermOf(const Node& node);
+
+// The terms, in the order in which they are told everywhere.
+std::span<const char* const> LedgerTerms();
 
 // Live bytes per term at the step where they are most; "fragmentation" is the rest of the arena.
 std::map<std::string, int64_t> MakeLedger(const Plan& plan, Memory memory = Memory::kDevice);

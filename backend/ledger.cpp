@@ -22,8 +22,15 @@ bool CrossesIntoBackward(const Value& value) {
                      [](const Use& use) { return use.node->phase == Phase::kBackward; });
 }
 
+// The working copy of a parameter in the type of compute, made once per step.
+bool IsWorkingWeight(const Value& value) {
+  const Node& node = *value.producer;
+  return node.phase == Phase::kBegin && node.op() == "Cast" && node.in(0)->role == Role::kParameter;
+}
+
 std::string ActivationTerm(const Value& value) {
   const std::string& op = value.producer->op();
+  if (IsWorkingWeight(value)) return "weights";
   if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
   if (op.starts_with("Attention") || op.starts_with("Rotary")) return "attention";
   if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) return "dispatch";
@@ -58,8 +65,17 @@ std::string TermOf(const Value& value) {
 }
 
 std::string WorkspaceTermOf(const Node& node) {
-  if (node.op() == "RingDtp") return "strips";  // the head's workspace is its strip of logits
-  return node.op() == "OffloadStreamAdamW" ? "staging" : "workspace";
+  const std::string& op = node.op();
+  if (op == "RingDtp") return "strips";  // the head's workspace is its strip of logits
+  if (op == "OffloadStreamAdamW") return "staging";
+  if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) return "dispatch";
+  return op.starts_with("Attention") ? "attention" : "workspace";
+}
+
+std::span<const char* const> LedgerTerms() {
+  static constexpr const char* kTerms[] = {"weights", "grads",      "optimizer",   "staging",   "attention", "dispatch",
+                                           "strips",  "boundaries", "activations", "workspace", "fixed",     "fragmentation"};
+  return kTerms;
 }
 
 int FullestStep(const Plan& plan, Memory memory) {

@@ -26,14 +26,12 @@ std::string Amount(int64_t bytes, const Unit& unit) {
   return text;
 }
 
-// "  boundaries 4.0  attention 2.0", largest first.
+// "  weights 4.0  attention 2.0", in the ledger's order.
 std::string Terms(const std::map<std::string, int64_t>& ledger, const Unit& unit) {
-  std::vector<std::pair<int64_t, std::string>> terms;
-  for (const auto& [term, bytes] : ledger) terms.emplace_back(bytes, term);
-  std::stable_sort(terms.begin(), terms.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
   std::string text = " ";
-  for (const auto& [bytes, term] : terms) {
-    if (bytes > 0) text += StrCat(" ", term, " ", Amount(bytes, unit), " ");
+  for (const char* term : LedgerTerms()) {
+    const auto entry = ledger.find(term);
+    if (entry != ledger.end() && entry->second > 0) text += StrCat(" ", term, " ", Amount(entry->second, unit), " ");
   }
   return text;
 }

@@ -5,9 +5,9 @@
 namespace weir {
 namespace {
 
-po::typed_value<std::string>* Bytes(int64_t& target) {
-  return po::value<std::string>()->default_value(std::to_string(target))->notifier([&target](const std::string& text) {
-    target = ParseBytes(text);
+po::typed_value<std::string>* Bytes(int64_t& target, const char* flag) {
+  return po::value<std::string>()->default_value(std::to_string(target))->notifier([&target, flag](const std::string& text) {
+    target = ParseBytes(text, flag);
   });
 }
 
@@ -31,13 +31,13 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "none, or layer: backward computes a layer's activations again from the layer's input, same bits")
       ("recompute-keep", po::value<std::string>(&training.keep)->default_value(training.keep),
        "with --recompute layer: attention keeps what attention made, the dearest to compute again; none")
-      ("host-budget", Bytes(training.host_budget),
+      ("host-budget", Bytes(training.host_budget, "--host-budget"),
        "host memory for the layers' inputs between forward and backward, such as 64GiB, same bits; 0 = off")
       ("bucket", po::value<int64_t>(&training.offload.bucket)->default_value(training.offload.bucket),
        "optimizer moments live in host memory and pass through the device in buckets of so many elements, same bits; 0 = off")
       ("slots", po::value<int64_t>(&training.offload.slots)->default_value(training.offload.slots),
        "with --bucket: buckets on the device at a time")
-      ("resident", Bytes(training.offload.resident), "with --bucket: bytes of moments that stay on the device, smallest parameters first");
+      ("resident", Bytes(training.offload.resident, "--resident"), "with --bucket: bytes of moments that stay on the device, smallest parameters first");
   return group;
 }
 

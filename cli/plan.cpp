@@ -1,12 +1,14 @@
 #include "backend/plan.h"
 
-#include <fstream>
+#include <algorithm>
 #include <iostream>
 
 #include "cli/commands.h"
-#include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
+#include "cli/outputs.h"
+#include "cli/plan_output.h"
+#include "cli/plan_picture.h"
 #include "cli/sizes.h"
 #include "graph/error.h"
 #include "kernels/pipelined_llep/notices.h"
@@ -14,51 +16,116 @@
 namespace weir {
 namespace {
 
+constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence that a picture goes to
+
+struct PlanFlags {
+  PlanKnobs knobs;
+  std::string model, device, device_memory, host_memory, machine, html;
+  int64_t token_step = 1024;
+  bool max_tokens = false, choose = false, json = false;
+};
+
+po::options_description Options(PlanFlags& flags) {
+  const auto text = [](std::string& target) { return po::value<std::string>(&target); };
+  const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
+  po::options_description main("Plan");
+  main.add_options()
+      ("model", text(flags.model)->required(), "exported ONNX model; its weights need not exist")
+      ("sequence", integer(flags.knobs.sequence), "tokens per sequence")
+      ("micro-batch", integer(flags.knobs.micro_batch), "sequences per forward and backward")
+      ("device", text(flags.device)->default_value("cpu"), "whose kernels and scratch the plan has: cpu or cuda; no GPU is needed")
+      ("ranks", integer(flags.knobs.training.layout.world), "ranks that train together; the bytes are those of rank 0, which holds most")
+      ("device-memory", text(flags.device_memory), "budget per rank, such as 141GB: says whether the step fits (exit code 3 when not), and what would")
+      ("host-memory", text(flags.host_memory), "the same for host memory")
+      ("max-tokens", po::bool_switch(&flags.max_tokens), "find the longest --sequence that fits the budgets with these knobs")
+      ("token-step", integer(flags.token_step), "with --max-tokens: it is a multiple of this")
+      ("auto", po::bool_switch(&flags.choose), "choose the knobs: the fastest by estimate whose exact plan fits; prints the command line")
+      ("machine", text(flags.machine), "JSON FILE of what the machine does per second, for estimates: gemm_flops, attention_flops, attention_backward_flops, "
+                                       "experts_flops, experts_backward_flops, memory_bandwidth, h2d, d2h, link; default: an H200 in bfloat16")
+      ("html", text(flags.html), "FILE for a picture: bytes by term against tokens, with and without each operator")
+      ("json", po::bool_switch(&flags.json), "print every buffer, step, the ledger and all findings as JSON");
+  return main;
+}
+
+void Check(const PlanFlags& flags, const Budgets& budgets) {
+  if (flags.knobs.micro_batch < 1 || flags.knobs.sequence < 1) throw UsageError("--micro-batch and --sequence must be positive");
+  if (flags.token_step < 1) throw UsageError("--token-step must be positive");
+  if (flags.max_tokens && !budgets.given()) throw UsageError("--max-tokens needs a budget: give --device-memory or --host-memory");
+  if (flags.choose && !budgets.given()) throw UsageError("--auto needs a budget: give --device-memory");
+}
+
 // `budget` < 0: none was given.
-void CheckFits(const char* flag, int64_t bytes, int64_t budget, const char* advice) {
+void CheckFits(const char* flag, int64_t bytes, int64_t budget) {
   if (budget < 0) return;
-  WEIR_CHECK(bytes <= budget, ErrorCode::kBudgetExceeded, "the step needs ", FormatBytes(bytes), ", ", flag, " is ", FormatBytes(budget), "; ",
-             advice);
+  WEIR_CHECK(bytes <= budget, ErrorCode::kBudgetExceeded, "the step needs ", FormatBytes(bytes), ", ", flag, " is ", FormatBytes(budget));
   std::cerr << "fits: " << FormatBytes(bytes) << " of " << FormatBytes(budget) << " " << flag << "\n";
+}
+
+// Of the knobs as given, or of those that --auto chose.
+void CheckVerdict(const PlanFindings& found) {
+  WEIR_CHECK(!found.automatic || found.chosen != nullptr, ErrorCode::kBudgetExceeded, "no choice of knobs fits the budgets");
+  CheckFits("--device-memory", found.automatic ? found.chosen->device_bytes : found.plan->arena_bytes, found.budgets.device);
+  CheckFits("--host-memory", found.automatic ? found.chosen->host_bytes : found.plan->host_arena_bytes, found.budgets.host);
+}
+
+PlanFindings Find(const PlanFlags& flags, const StepPlan& step, PlanSearch& search, const MachineRates& rates) {
+  const PlanKnobs& knobs = flags.knobs;
+  const Budgets& budgets = search.budgets();
+  const auto within = [](int64_t bytes, int64_t budget) { return budget < 0 || bytes <= budget; };
+  PlanFindings found{.model = flags.model,
+                     .plan = &step.plan,
+                     .paper = PaperBudget(search.canonical(), *step.graph, knobs.training.layout.world, knobs.micro_batch * knobs.sequence,
+                                          knobs.training.offload.bucket, knobs.training.offload.slots),
+                     .cost = EstimateStep(step.plan, rates),
+                     .budgets = budgets,
+                     .fits = within(step.plan.arena_bytes, budgets.device) && within(step.plan.host_arena_bytes, budgets.host),
+                     .searched_length = flags.max_tokens,
+                     .token_step = flags.token_step,
+                     .advice = {},
+                     .automatic = flags.choose,
+                     .command_line = {}};
+  if (!found.fits) found.advice = AdviseKnobs(search);
+  if (found.searched_knobs()) found.chosen = flags.choose ? ChooseKnobs(search) : FindFitting(search, knobs);
+  if (found.chosen != nullptr) found.command_line = TrainCommandLine(flags.model, knobs, found.chosen->knobs, search.device());
+  if (flags.max_tokens) found.longest = search.LongestSequence(knobs, flags.token_step);
+  return found;
 }
 
 }  // namespace
 
 int PlanCommand(int argc, const char* const* argv) {
-  int64_t micro_batch = 1, sequence = 4096;
-  TrainingOptions training;
-  DispatchFlags dispatch;
-  po::options_description main("Plan");
-  main.add_options()
-      ("model", po::value<std::string>()->required(), "exported ONNX model; its weights need not exist")
-      ("sequence", po::value<int64_t>(&sequence)->default_value(sequence), "tokens per sequence")
-      ("micro-batch", po::value<int64_t>(&micro_batch)->default_value(micro_batch), "sequences per forward and backward")
-      ("device", po::value<std::string>()->default_value("cpu"), "whose kernels and scratch the plan has: cpu or cuda; no GPU is needed")
-      ("ranks", po::value<int64_t>(&training.layout.world)->default_value(1), "ranks that train together; the bytes are those of rank 0, which holds most")
-      ("device-memory", po::value<std::string>(), "budget, such as 24GiB: says whether the step fits (exit code 3 when not)")
-      ("host-memory", po::value<std::string>(), "the same for host memory")
-      ("json", po::bool_switch(), "print every buffer, step and the ledger as JSON");
+  PlanFlags flags;
   po::variables_map values;
-  if (!ParseOptions(argc, argv, "weir plan MODEL.onnx [--sequence N] [--micro-batch N] [--device-memory 24GiB]",
-                    {main, dispatch.Options(), GraphOptions(training), ModelOptions()}, {"model"}, values)) {
+  if (!ParseOptions(argc, argv, "weir plan MODEL.onnx [--sequence N] [--micro-batch N] [--device-memory 141GB] [--max-tokens] [--auto]",
+                    {Options(flags), flags.knobs.dispatch.Options(), GraphOptions(flags.knobs.training), ModelOptions()}, {"model"}, values)) {
     return kExitOk;
   }
-  if (micro_batch < 1 || sequence < 1) throw UsageError("--micro-batch and --sequence must be positive");
-  const int64_t budget = values.count("device-memory") != 0 ? ParseBytes(values["device-memory"].as<std::string>(), "--device-memory") : -1;
-  const int64_t host_budget = values.count("host-memory") != 0 ? ParseBytes(values["host-memory"].as<std::string>()) : -1;
-  const DeviceKind device = ParseDevice(values["device"].as<std::string>());
-  dispatch.Apply(training);
+  Budgets budgets;
+  if (!flags.device_memory.empty()) budgets.device = ParseBytes(flags.device_memory, "--device-memory");
+  if (!flags.host_memory.empty()) budgets.host = ParseBytes(flags.host_memory, "--host-memory");
+  Check(flags, budgets);
+  flags.knobs.dispatch.Check(flags.knobs.training.layout.world);
+  const DeviceKind device = ParseDevice(flags.device);
+  const MachineRates rates = flags.machine.empty() ? MachineRates{} : ReadMachine(flags.machine);
   PassManager passes;
-  const auto graph = LoadCanonical(values["model"].as<std::string>(), values, passes);
-  BuildTrainingGraph(*graph, training, passes);
+  const auto graph = LoadCanonical(flags.model, values, passes);
+  const StepPlan step = PlanStepOf(*graph, flags.knobs, device, passes);
   passes.CheckNames();
-  SpecializeShapes(*graph, micro_batch, sequence);
-  PlaceOnHost(*graph, training, passes);
-  const Plan plan = MakePlan(*graph, device);
-  std::cout << (values["json"].as<bool>() ? PlanJson(plan) + "\n" : PlanTable(plan));
-  for (const std::string& notice : DispatchNotices(*graph)) std::cerr << notice << "\n";
-  CheckFits("--device-memory", plan.arena_bytes, budget, "lower --micro-batch or --sequence, or add --recompute layer, --host-budget, --bucket");
-  CheckFits("--host-memory", plan.host_arena_bytes, host_budget, "lower --host-budget, or raise --resident");
+  PlanSearch search(*graph, device, flags.knobs, budgets, rates, passes.disabled);
+  const PlanFindings found = Find(flags, step, search, rates);
+  if (flags.json) {
+    std::cout << FindingsJson(found, search) << "\n";
+  } else {
+    PrintPlan(found, search, std::cout);
+  }
+  if (!flags.html.empty()) {
+    CheckOutput(flags.html, {flags.model});
+    const int64_t limit = found.longest == nullptr ? flags.knobs.sequence : std::max(flags.knobs.sequence, found.longest->knobs.sequence);
+    WriteText(flags.html, PlanPicture(search, std::min(limit, kMostTokens), StrCat("Bytes of a training step: ", std::filesystem::path(flags.model).filename().string())));
+  }
+  std::cout << std::flush;
+  for (const std::string& notice : DispatchNotices(*step.graph)) std::cerr << notice << "\n";
+  CheckVerdict(found);
   return kExitOk;
 }
 

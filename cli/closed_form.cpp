@@ -1,0 +1,64 @@
+#include "cli/closed_form.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "graph/error.h"
+#include "graph/op_schema.h"
+#include "graph_passes/import_report.h"
+#include "kernels/pipelined_llep/shape.h"
+
+namespace weir {
+namespace {
+
+std::string Rounded(int64_t value) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.3g", static_cast<double>(value));
+  return text;
+}
+
+// What the graph says about how rows travel.
+struct Dispatch {
+  int64_t ranks = 1, chunk_tokens = 0;
+};
+
+Dispatch DispatchOf(const Graph& step, int64_t tokens) {
+  for (const auto& node : step.nodes()) {
+    if (node->op() != "PipelinedLlep") continue;
+    const DispatchShape shape(*node);
+    return {shape.knobs.ranks, shape.sizes.tokens};
+  }
+  return {1, tokens};
+}
+
+int64_t CountOf(const Graph& graph, std::string_view op) {
+  return std::ranges::count_if(graph.nodes(), [&](const auto& node) { return node->op() == op; });
+}
+
+bool ComputesInBFloat16(const Graph& graph) {
+  return std::ranges::any_of(graph.values(), [](const auto& value) { return value->dtype == DType::kBFloat16 && value->role == Role::kActivation; });
+}
+
+}  // namespace
+
+ClosedForm PaperBudget(const Graph& canonical, const Graph& step, int64_t ranks, int64_t tokens, int64_t bucket, int64_t slots) {
+  const ImportReport model = DescribeModel(canonical);
+  const Dispatch dispatch = DispatchOf(step, tokens);
+  const int64_t b = ComputesInBFloat16(step) ? 2 : 4, h = model.hidden, v = model.vocabulary, theta = model.parameters, n = tokens;
+  const int64_t stashed = CountOf(step, "StashStart"), beta = bucket, s = bucket > 0 ? slots : 0;
+  ClosedForm form;
+  form.symbols = StrCat("Theta = ", Rounded(theta), ", W = ", ranks, ", N = ", n, ", H = ", h, ", V = ", v, ", k = ", model.top_k, ", E_p = ", dispatch.ranks,
+                        ", c_eff = ", dispatch.chunk_tokens, ", P = 1, b = ", b);
+  if (s > 0) form.symbols += StrCat(", s = ", s, ", beta = ", beta);
+  form.device = {{"weights", "2 Theta / W", 2 * theta / ranks},
+                 {"grads", "2 Theta / W", 2 * theta / ranks},
+                 {"staging", "16 s beta", 16 * s * beta},
+                 {"attention", "4 N H b", 4 * n * h * b},
+                 {"dispatch", "2 E_p k c_eff H b", 2 * dispatch.ranks * model.top_k * dispatch.chunk_tokens * h * b},
+                 {"strips", "4 N V b / P", 4 * n * v * b},
+                 {"boundaries", "2 N H b", 2 * n * h * b}};
+  form.host = {{"boundaries", StrCat("|S| N H b, |S| = ", stashed), stashed * n * h * b}};
+  return form;
+}
+
+}  // namespace weir

@@ -1,0 +1,40 @@
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/plan_search.h"
+
+namespace weir {
+
+// Knobs that trade time for memory, each with levels from fastest to thriftiest: micro-batches halved; strip; recompute keeping attention,
+// then nothing; moments, then boundaries on the host; fewer tokens per chunk of experts; more ranks that share the
+// experts.
+enum class Lever : uint8_t { kMicroBatch, kStrip, kRecompute, kMoments, kBoundaries, kChunks, kExperts };
+
+// FlagsBeyond, with the host budget that the plan uses where all was allowed.
+std::string FlagsOf(const PlanKnobs& base, const Candidate& candidate);
+
+// What one lever at one level buys by itself, and what it costs.
+struct Advice {
+  const Candidate* candidate = nullptr;
+  std::string flags;
+  int64_t device_saved = 0, host_added = 0;
+  double seconds_added = 0, flop_share_added = 0, host_bytes_added = 0, link_bytes_added = 0;  // bytes one way per step
+};
+
+// Each lever alone, on top of the search's base; those that save nothing are left out.
+std::vector<Advice> AdviseKnobs(PlanSearch& search);
+
+// The fastest knobs by estimate that fit, found by exact plans: all levers at their thriftiest, then one after another,
+// dearest first, as fast as still fits. Levers never go below what `from` has. nullptr: nothing fits.
+const Candidate* FindFitting(PlanSearch& search, const PlanKnobs& from);
+
+// The same over all knobs, those that the base has included (--auto).
+const Candidate* ChooseKnobs(PlanSearch& search);
+
+// "weir train MODEL.onnx" with the flags of `knobs` that plan and train share; what is lowered of the
+// micro-batch is made good by --grad-accumulation.
+std::string TrainCommandLine(const std::string& model, const PlanKnobs& base, const PlanKnobs& knobs, DeviceKind device);
+
+}  // namespace weir

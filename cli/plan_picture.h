@@ -1,0 +1,12 @@
+#pragma once
+#include <string>
+
+#include "cli/plan_search.h"
+
+namespace weir {
+
+// One self-contained page: bytes of each term, stacked, against tokens per rank from 8,192 to `limit`, with the knobs
+// as they are and with each operator that they stream left out; the budget as a line.
+std::string PlanPicture(PlanSearch& search, int64_t limit, const std::string& title);
+
+}  // namespace weir

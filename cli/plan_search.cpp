@@ -1,0 +1,88 @@
+#include "cli/plan_search.h"
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+constexpr int64_t kLongest = int64_t{1} << 24;  // tokens a sequence; no model is asked for more
+
+}  // namespace
+
+std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
+  std::string flags;
+  const auto add = [&](const char* flag, const auto& then, const auto& now) {
+    if (!(then == now)) flags += StrCat(flags.empty() ? "" : " ", "--", flag, " ", now);
+  };
+  const TrainingOptions &a = base.training, &b = knobs.training;
+  add("sequence", base.sequence, knobs.sequence);
+  add("micro-batch", base.micro_batch, knobs.micro_batch);
+  add("strip", a.strip, b.strip);
+  add("recompute", a.recompute, b.recompute);
+  add("recompute-keep", a.keep, b.keep);
+  add("bucket", a.offload.bucket, b.offload.bucket);
+  add("slots", a.offload.slots, b.offload.slots);
+  add("resident", a.offload.resident, b.offload.resident);
+  add("host-budget", a.host_budget, b.host_budget);
+  add("expert-parallel", base.dispatch.expert_parallel, knobs.dispatch.expert_parallel);
+  add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);
+  return flags;
+}
+
+StepPlan PlanStepOf(const Graph& canonical, const PlanKnobs& knobs, DeviceKind device, PassManager& passes) {
+  TrainingOptions training = knobs.training;
+  knobs.dispatch.Apply(training);
+  StepPlan step{.graph = Clone(canonical), .plan = {}};
+  BuildTrainingGraph(*step.graph, training, passes);
+  SpecializeShapes(*step.graph, knobs.micro_batch, knobs.sequence);
+  PlaceOnHost(*step.graph, training, passes);
+  step.plan = MakePlan(*step.graph, device);
+  return step;
+}
+
+const Candidate& PlanSearch::Try(const PlanKnobs& knobs) {
+  const std::string key = FlagsBeyond(PlanKnobs{.micro_batch = 0, .sequence = 0, .dispatch = {}, .training = {}}, knobs);
+  const Candidate*& known = known_[key];
+  if (known != nullptr) return *known;
+  Candidate& candidate = *tried_.emplace_back(std::make_unique<Candidate>());
+  candidate.knobs = knobs;
+  known = &candidate;
+  try {
+    PassManager passes;
+    passes.disabled = disabled_;
+    passes.verify = false;  // the base was verified; these are the same rewrites
+    const StepPlan step = PlanStepOf(canonical_, knobs, device_, passes);
+    candidate.device_bytes = step.plan.arena_bytes;
+    candidate.host_bytes = step.plan.host_arena_bytes;
+    candidate.ledger = step.plan.ledger;
+    candidate.host_ledger = step.plan.host_ledger;
+    candidate.cost = EstimateStep(step.plan, rates_);
+    const auto tokens = [](const PlanKnobs& k) { return static_cast<double>(k.micro_batch * k.sequence); };
+    candidate.seconds = candidate.cost.Total(tokens(base_) / tokens(knobs));
+    candidate.fits = (budgets_.device < 0 || candidate.device_bytes <= budgets_.device) && (budgets_.host < 0 || candidate.host_bytes <= budgets_.host);
+  } catch (const Error& error) {
+    candidate.refused = error.message();
+  }
+  return candidate;
+}
+
+const Candidate* PlanSearch::LongestSequence(const PlanKnobs& knobs, int64_t step) {
+  const auto at = [&](int64_t steps) {
+    PlanKnobs longer = knobs;
+    longer.sequence = steps * step;
+    return &Try(longer);
+  };
+  const Candidate* best = at(1);
+  if (!best->refused.empty()) throw Error(ErrorCode::kInvalidArgument, best->refused);
+  if (!best->fits) return nullptr;
+  int64_t fitting = 1, over = 2;
+  for (; over * step <= kLongest && at(over)->fits; over *= 2) fitting = over;
+  if (over * step > kLongest) over = kLongest / step + 1;
+  while (over - fitting > 1) {
+    const int64_t middle = fitting + (over - fitting) / 2;
+    (at(middle)->fits ? fitting : over) = middle;
+  }
+  return at(fitting);
+}
+
+}  // namespace weir

@@ -1,0 +1,74 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "backend/plan.h"
+#include "cli/dispatch_flags.h"
+#include "cli/step_cost.h"
+#include "graph_passes/pipeline.h"
+
+namespace weir {
+
+// Everything about a step that a flag of `plan` and `train` decides and memory or time depends on.
+struct PlanKnobs {
+  int64_t micro_batch = 1, sequence = 4096;
+  DispatchFlags dispatch;
+  TrainingOptions training;  // layout.world is the number of ranks; `dispatch` is applied to it
+};
+
+// The flags that turn `base` into `knobs`: "--strip 8192 --recompute layer".
+std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs);
+
+// A canonical graph made a training graph with the knobs, and its plan.
+struct StepPlan {
+  std::unique_ptr<Graph> graph;
+  Plan plan;
+};
+StepPlan PlanStepOf(const Graph& canonical, const PlanKnobs& knobs, DeviceKind device, PassManager& passes);
+
+// What one choice of knobs needs, planned exactly, and about how long it takes.
+struct Candidate {
+  PlanKnobs knobs;
+  std::string refused;  // why there is no such plan, or ""
+  int64_t device_bytes = 0, host_bytes = 0;
+  std::map<std::string, int64_t> ledger, host_ledger;
+  StepCost cost;
+  double seconds = 0;  // for as many tokens as the search's base has
+  bool fits = false;
+};
+
+struct Budgets {
+  int64_t device = -1, host = -1;  // bytes; < 0: none was given
+  bool given() const { return device >= 0 || host >= 0; }
+};
+
+// Plans of one model under many knobs; each is made once.
+class PlanSearch {
+ public:
+  PlanSearch(const Graph& canonical, DeviceKind device, PlanKnobs base, Budgets budgets, MachineRates rates, std::set<std::string> disabled)
+      : canonical_(canonical), device_(device), base_(std::move(base)), budgets_(budgets), rates_(rates), disabled_(std::move(disabled)) {}
+
+  const Candidate& Try(const PlanKnobs& knobs);
+  // The longest sequence, in multiples of `step`, that fits with the other knobs as they are; nullptr: not even one step does.
+  const Candidate* LongestSequence(const PlanKnobs& knobs, int64_t step);
+  const PlanKnobs& base() const { return base_; }
+  const Budgets& budgets() const { return budgets_; }
+  DeviceKind device() const { return device_; }
+  const Graph& canonical() const { return canonical_; }
+  // In the order in which they were planned.
+  const std::vector<std::unique_ptr<Candidate>>& tried() const { return tried_; }
+
+ private:
+  const Graph& canonical_;
+  DeviceKind device_;
+  PlanKnobs base_;
+  Budgets budgets_;
+  MachineRates rates_;
+  std::set<std::string> disabled_;
+  std::map<std::string, const Candidate*> known_;  // by flags
+  std::vector<std::unique_ptr<Candidate>> tried_;
+};
+
+}  // namespace weir

@@ -1,0 +1,163 @@
+#include "cli/step_cost.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "graph/error.h"
+#include "graph/op_schema.h"
+#include "kernels/pipelined_llep/shape.h"
+
+namespace weir {
+namespace {
+
+double BytesOfValue(const Value* value) {
+  if (value == nullptr || !value->has_shape || !IsConcrete(value->shape)) return 0;
+  return static_cast<double>(BytesOf(value->dtype, NumElements(ToDims(value->shape))));
+}
+
+double BytesMoved(const Node& node) {
+  if (node.schema->view) return 0;
+  double bytes = 0;
+  for (const Value* input : node.inputs) bytes += BytesOfValue(input);
+  for (const Value* output : node.outputs) bytes += BytesOfValue(output);
+  return bytes;
+}
+
+// Heads of 64 channels run at this share of the rate of wider ones (measured: 505 of 609, 437 of 539 TFLOP/s).
+constexpr double kNarrowHeads = 0.82;
+
+struct Kind {
+  const char* term;
+  double flops_per_s;
+};
+
+// Ops that matrix products and attention bound; nullptr term for the rest.
+Kind KindOf(const Node& node, const MachineRates& rates) {
+  const std::string& op = node.op();
+  const bool backward = op.ends_with("Gradient");
+  if (op.starts_with("Attention")) {
+    const double share = node.in(0)->shape[3].Constant() < 128 ? kNarrowHeads : 1;
+    return {"attention", share * (backward ? rates.attention_backward_flops : rates.attention_flops)};
+  }
+  if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) {
+    return {"experts", backward ? rates.experts_backward_flops : rates.experts_flops};
+  }
+  const bool product = op.starts_with("Linear") || op.starts_with("MatMul") || op == "Gemm" || op == "RingDtp";
+  return {product ? "products" : nullptr, rates.gemm_flops};
+}
+
+class Estimate {
+ public:
+  Estimate(const Plan& plan, const MachineRates& rates) : rates_(rates) {
+    for (const PlannedStep& step : plan.steps) Add(*step.node);
+    HideCopies();
+  }
+  StepCost cost;
+
+ private:
+  void Add(const Node& node) {
+    const std::string& op = node.op();
+    if (op == "StashStart") stashed_ += BytesOfValue(node.in(0));
+    if (op == "FetchStart") fetched_ += BytesOfValue(node.in(0));
+    if (op.starts_with("Stash") || op.starts_with("Fetch")) return;
+    if (op == "TreeReduceGradient") return AddLink(node, node.schema->cost(node).bytes / 2, 0);
+    if (op == "OffloadStreamAdamW") return AddStreamedMoments(node);
+    const double moved = BytesMoved(node) / rates_.memory_bandwidth;
+    const Kind kind = KindOf(node, rates_);
+    if (kind.term == nullptr || node.schema->cost == nullptr) return Take(node, Updates(node) ? "optimizer" : "rows", moved);
+    const double flops = node.schema->cost(node).flops;
+    cost.flops += flops;
+    const double seconds = std::max(flops / kind.flops_per_s, moved);
+    Take(node, kind.term, seconds);
+    if (op.starts_with("PipelinedLlep")) AddDispatch(node, seconds);
+  }
+
+  static bool Updates(const Node& node) { return node.phase == Phase::kNorm || node.phase == Phase::kUpdate; }
+
+  void Take(const Node& node, const char* term, double seconds) {
+    cost.seconds[term] += seconds;
+    if (node.phase == Phase::kForward) forward_ += seconds;
+    if (node.phase == Phase::kBackward) backward_ += seconds;
+    if (node.phase != Phase::kForward && node.phase != Phase::kBackward) cost.update_s += seconds;
+  }
+
+  // `hidden`: seconds of compute that it may hide behind.
+  void AddLink(const Node& node, double bytes, double hidden) {
+    cost.link_bytes += bytes;
+    Take(node, "link", std::max(0.0, bytes / rates_.link - hidden));
+  }
+
+  // Rows go out and come home; the gradient sends x and dy, and dx comes home.
+  void AddDispatch(const Node& node, double compute) {
+    const DispatchShape s(node);
+    if (!s.distributed()) return;
+    const double ranks = static_cast<double>(s.knobs.ranks), chunks = static_cast<double>(s.sizes.chunks);
+    const double trips = node.op().ends_with("Gradient") ? 3 : 2;
+    const double bytes = trips * BytesOfValue(node.in(0)) * static_cast<double>(s.k) * (ranks - 1) / ranks;
+    AddLink(node, bytes, std::min(compute, bytes / rates_.link) * (1 - 1 / chunks));
+  }
+
+  // 8 bytes of moments a parameter each way.
+  void AddStreamedMoments(const Node& node) {
+    const double bytes = BytesOfValue(node.in(2)) + BytesOfValue(node.in(3));
+    cost.host_bytes += bytes;
+    Take(node, "host link", std::max({bytes / rates_.h2d, bytes / rates_.d2h, BytesMoved(node) / rates_.memory_bandwidth}));
+  }
+
+  void HideCopies() {
+    cost.host_bytes += std::max(stashed_, fetched_);
+    const double exposed = std::max(0.0, stashed_ / rates_.d2h - forward_) + std::max(0.0, fetched_ / rates_.h2d - backward_);
+    if (exposed > 0) cost.seconds["host link"] += exposed;
+    cost.micro_batch_s = forward_ + backward_ + exposed;
+  }
+
+  const MachineRates& rates_;
+  double forward_ = 0, backward_ = 0, stashed_ = 0, fetched_ = 0;
+};
+
+}  // namespace
+
+StepCost EstimateStep(const Plan& plan, const MachineRates& rates) { return Estimate(plan, rates).cost; }
+
+MachineRates ReadMachine(const std::string& path) {
+  std::ifstream file(path);
+  WEIR_CHECK(file.good(), ErrorCode::kIoError, "--machine=", path, ": cannot be read");
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  WEIR_CHECK(json.is_object(), ErrorCode::kInvalidArgument, "--machine=", path, ": expected a JSON object such as {\"gemm_flops\": 6e14}");
+  MachineRates rates;
+  const std::map<std::string, double*> members = {
+      {"gemm_flops", &rates.gemm_flops},       {"attention_flops", &rates.attention_flops}, {"attention_backward_flops", &rates.attention_backward_flops},
+      {"experts_flops", &rates.experts_flops}, {"experts_backward_flops", &rates.experts_backward_flops},
+      {"memory_bandwidth", &rates.memory_bandwidth}, {"h2d", &rates.h2d}, {"d2h", &rates.d2h}, {"link", &rates.link}};
+  std::string known, wrong;
+  for (const auto& [name, member] : members) known += " " + name;
+  for (const auto& [key, value] : json.items()) {
+    const auto member = members.find(key);
+    if (member == members.end()) {
+      wrong += "; unknown key '" + key + "'";
+    } else if (!value.is_number() || !(value.get<double>() > 0)) {
+      wrong += "; '" + key + "' must be a positive number per second, got " + value.dump();
+    } else {
+      *member->second = value.get<double>();
+    }
+  }
+  WEIR_CHECK(wrong.empty(), ErrorCode::kInvalidArgument, "--machine=", path, ": ", wrong.substr(std::min<size_t>(2, wrong.size())), "; known:", known);
+  return rates;
+}
+
+std::string SecondsByTerm(const StepCost& cost) {
+  std::vector<std::pair<double, std::string>> terms;
+  for (const auto& [term, seconds] : cost.seconds) terms.emplace_back(seconds, term);
+  std::ranges::sort(terms, std::greater{});
+  std::string text;
+  for (const auto& [seconds, term] : terms) {
+    char number[32];
+    std::snprintf(number, sizeof(number), "%.3g", seconds);
+    if (seconds > 0) text += StrCat(text.empty() ? "" : "  ", term, " ", number);
+  }
+  return text;
+}
+
+}  // namespace weir

@@ -1,0 +1,38 @@
+#pragma once
+#include <map>
+#include <string>
+
+#include "backend/plan.h"
+
+namespace weir {
+
+// What a machine does per second: flop, or bytes. The defaults are one H200's in bfloat16 (bench/results/h200.md);
+// link is NVLink between two of them.
+struct MachineRates {
+  double gemm_flops = 600e12;
+  double attention_flops = 615e12, attention_backward_flops = 534e12;
+  double experts_flops = 512e12, experts_backward_flops = 331e12;
+  double memory_bandwidth = 4.15e12;
+  double h2d = 41.8e9, d2h = 41.8e9;  // both ways at once, as the streaming optimizer was measured
+  double link = 348e9;                // each way
+};
+
+// A JSON object with these members' names; absent ones keep the H200's. Throws InvalidArgument naming unknown keys and
+// values that are not positive.
+MachineRates ReadMachine(const std::string& path);
+
+// An estimate, not a measurement: every launch takes what its flop or its bytes take at the machine's rate, whichever
+// is more. Copies to the host hide behind the phase they run in, rows between ranks behind all chunks but one.
+struct StepCost {
+  std::map<std::string, double> seconds;  // attention, experts, products, rows, link, host link, optimizer
+  double micro_batch_s = 0;               // forward and backward
+  double update_s = 0;                    // once per step
+  double flops = 0, link_bytes = 0, host_bytes = 0;  // of one micro-batch and one update; bytes one way
+  double Total(double micro_batches = 1) const { return micro_batches * micro_batch_s + update_s; }
+};
+StepCost EstimateStep(const Plan& plan, const MachineRates& rates);
+
+// "attention 1.70  experts 1.12", largest first.
+std::string SecondsByTerm(const StepCost& cost);
+
+}  // namespace weir

@@ -1,0 +1,215 @@
+// weir plan: verdicts, advice, the knobs it chooses, the longest sequence, the closed form, estimates, the picture.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+
+#include <boost/property_tree/xml_parser.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "cli/closed_form.h"
+#include "cli/plan_advice.h"
+#include "cli/step_cost.h"
+#include "graph/error.h"
+#include "graph/text.h"
+#include "importer/importer.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+const std::string kModel = WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx";
+
+struct Result {
+  int code;
+  std::string output;
+};
+
+// Standard output alone.
+Result Weir(const std::string& arguments, const char* errors = "/dev/null") {
+  FILE* pipe = popen((WEIR_PROGRAM " " + arguments + " 2>" + errors).c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
+  const int status = pclose(pipe);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
+}
+
+Json PlanOf(const std::string& flags, int code = 0) {
+  const Result result = Weir("plan " + kModel + " --json " + flags);
+  EXPECT_EQ(result.code, code) << flags;
+  return Json::parse(result.output);
+}
+
+int64_t ArenaOf(const std::string& flags) { return PlanOf(flags)["arena_bytes"]; }
+
+// The base's micro-batch, unless the flags lower it.
+std::string WithBatch(const std::string& flags) { return flags.find("--micro-batch") == flags.npos ? flags + " --micro-batch 4" : flags; }
+
+std::unique_ptr<Graph> Canonical() {
+  PassManager passes;
+  auto graph = ReadOnnx(kModel);
+  Canonicalize(*graph, {}, passes);
+  return graph;
+}
+
+class Plans : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("weir_plan_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()) + std::to_string(getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string File(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name) << text;
+    return (folder_ / name).string();
+  }
+  fs::path folder_;
+};
+
+// Every figure of the advice is that of a plan with those flags; the command line that is told fits.
+TEST_F(Plans, AdviceOverBudgetIsExact) {
+  const int64_t needed = ArenaOf("--sequence 512 --micro-batch 4"), budget = needed * 3 / 5;
+  const std::string flags = "--sequence 512 --micro-batch 4 --device-memory " + std::to_string(budget);
+  const Json plan = PlanOf(flags, 3);
+  EXPECT_FALSE(plan["budget"]["fits"]);
+  ASSERT_GE(plan["advice"].size(), 4u);
+  for (const Json& advice : plan["advice"]) {
+    const std::string run = WithBatch("--sequence 512 " + advice["flags"].get<std::string>());
+    EXPECT_EQ(needed - ArenaOf(run), advice["device_saved"]) << run;
+    EXPECT_GT(advice["device_saved"], 0);
+  }
+  ASSERT_TRUE(plan["auto"]["fits"]);
+  const std::string line = plan["auto"]["command_line"], train = "weir train ";
+  ASSERT_TRUE(line.starts_with(train)) << line;
+  const size_t accumulation = line.find(" --grad-accumulation");
+  EXPECT_EQ(PlanOf(line.substr(line.find(" --")).substr(0, accumulation == line.npos ? line.npos : accumulation - line.find(" --")) + " --device-memory " + std::to_string(budget))["budget"]["fits"], true) << line;
+}
+
+TEST_F(Plans, NothingFitsIsSaidPlainly) {
+  const Result result = Weir("plan " + kModel + " --sequence 512 --device-memory 64KiB", "/dev/stdout");
+  EXPECT_EQ(result.code, 3);
+  EXPECT_NE(result.output.find("no choice of these knobs fits"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("the step needs"), std::string::npos) << result.output;
+  EXPECT_EQ(result.output.find("weir train"), std::string::npos) << result.output;
+}
+
+TEST_F(Plans, AutoChoosesTheFastestThatFits) {
+  const std::string base = "--sequence 512 --micro-batch 4";
+  const int64_t needed = ArenaOf(base);
+  const Json roomy = PlanOf(base + " --strip 256 --recompute layer --auto --device-memory " + std::to_string(2 * needed));
+  EXPECT_NE(roomy["auto"]["flags"].get<std::string>().find("--recompute none"), std::string::npos) << "with room for all, no knob that costs time";
+  const Json tight = PlanOf(base + " --auto --device-memory " + std::to_string(needed / 2));
+  ASSERT_TRUE(tight["auto"]["fits"]);
+  const int64_t chosen = tight["auto"]["device_bytes"];
+  EXPECT_LE(chosen, needed / 2);
+  EXPECT_EQ(ArenaOf(WithBatch("--sequence 512 " + tight["auto"]["flags"].get<std::string>())), chosen);
+  for (const Json& tried : tight["auto"]["tried"]) {
+    if (!tried["fits"]) continue;
+    EXPECT_GE(tried["seconds"].get<double>() * 1.002, tight["auto"]["seconds"].get<double>()) << tried;
+  }
+}
+
+TEST_F(Plans, TheLongestSequenceIsTheLongest) {
+  for (const std::string knobs : {"--micro-batch 2", "--recompute layer --strip 256 --bucket 1000"}) {
+    const int64_t budget = ArenaOf(knobs + " --sequence 700");
+    const Json found = PlanOf(knobs + " --sequence 64 --max-tokens --token-step 64 --device-memory " + std::to_string(budget))["max_tokens"];
+    const int64_t longest = found["sequence"];
+    EXPECT_EQ(longest, 640) << "700 fits exactly, so 640 does and 704 does not";
+    EXPECT_EQ(ArenaOf(knobs + " --sequence 640"), found["device_bytes"]);
+    EXPECT_GT(ArenaOf(knobs + " --sequence 704"), budget);
+  }
+  EXPECT_EQ(PlanOf("--sequence 64 --max-tokens --device-memory 4KiB", 3)["max_tokens"]["sequence"], 0);
+}
+
+// olmoe of models/: H 64, V 307, k 2, 2 layers; N = 2 x 40 tokens of float32.
+TEST_F(Plans, TheClosedFormIsThePapers) {
+  const Json plan = PlanOf("--sequence 40 --micro-batch 2 --ranks 4 --expert-parallel 2 --chunk-tokens 20 --bucket 1000 --slots 3 --host-budget 1GiB --recompute layer");
+  const Json imported = Json::parse(Weir("import " + kModel + " --json").output);
+  const int64_t theta = imported["parameters"];
+  std::map<std::string, int64_t> terms;
+  for (const Json& term : plan["paper"]["device"]) terms[term["term"]] = term["bytes"];
+  const std::map<std::string, int64_t> expected = {{"weights", theta * 2 / 4}, {"grads", theta * 2 / 4},
+                                                   {"staging", 16 * 3 * 1000}, {"attention", 4 * 80 * 64 * 4},
+                                                   {"dispatch", 2 * 2 * 2 * 20 * 64 * 4}, {"strips", 4 * 80 * 307 * 4},
+                                                   {"boundaries", 2 * 80 * 64 * 4}};
+  EXPECT_EQ(terms, expected);
+  EXPECT_EQ(plan["paper"]["host"][0]["bytes"], 2 * 80 * 64 * 4);  // both layers' inputs
+}
+
+// Products take what their flop take or their bytes, whichever is more; rows their bytes.
+TEST_F(Plans, EstimatesAreFlopAndBytesOverRates) {
+  const auto graph = ParseText("graph (float[100,50] x) => (float[100,20] y)\nparameter float[20,50] w\n{ h = Linear(x, w) y = Neg(h) }");
+  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  MachineRates rates;
+  rates.gemm_flops = 1000, rates.memory_bandwidth = 1e9;
+  const double product = 2.0 * 100 * 50 * 20, row = 4.0 * 2 * 100 * 20;
+  const StepCost bound_by_flop = EstimateStep(plan, rates);
+  EXPECT_DOUBLE_EQ(bound_by_flop.seconds.at("products"), product / 1000);
+  EXPECT_DOUBLE_EQ(bound_by_flop.seconds.at("rows"), row / 1e9);
+  EXPECT_DOUBLE_EQ(bound_by_flop.Total(3), 3 * (product / 1000 + row / 1e9));
+  rates.gemm_flops = 1e15, rates.memory_bandwidth = 10;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, rates).seconds.at("products"), 4.0 * (100 * 50 + 20 * 50 + 100 * 20) / 10);
+}
+
+// What one knob costs, by hand: streamed moments 8 bytes a parameter each way, recomputation the layers' products again.
+TEST_F(Plans, KnobsCostWhatTheyMove) {
+  const auto graph = Canonical();
+  PlanKnobs knobs{.micro_batch = 1, .sequence = 64, .dispatch = {}, .training = {}};
+  PlanSearch search(*graph, DeviceKind::kCpu, knobs, {}, {}, {});
+  const Candidate base = search.Try(knobs);
+  int64_t parameters = 0;
+  for (const Value* parameter : graph->ValuesWithRole(Role::kParameter)) parameters += NumElements(ToDims(parameter->shape));
+  PlanKnobs moments = knobs;
+  moments.training.offload.bucket = 1000;
+  EXPECT_EQ(search.Try(moments).cost.host_bytes - base.cost.host_bytes, 8.0 * static_cast<double>(parameters));
+  PlanKnobs boundaries = knobs;
+  boundaries.training.host_budget = int64_t{1} << 40;
+  EXPECT_EQ(search.Try(boundaries).cost.host_bytes - base.cost.host_bytes, 2.0 * 64 * 64 * 4);
+  PlanKnobs ranks = knobs;
+  ranks.training.layout.world = ranks.dispatch.expert_parallel = 2;
+  const double one_way = 64.0 * 2 * 64 * 4 / 2;  // N k H b (E_p-1)/E_p
+  EXPECT_GE(search.Try(ranks).cost.link_bytes, 2 * 5 * one_way);  // two layers; forward 2 trips, backward 3
+  PlanKnobs halves = knobs;
+  halves.sequence = 32;
+  const Candidate& half = search.Try(halves);
+  EXPECT_DOUBLE_EQ(half.seconds, 2 * half.cost.micro_batch_s + half.cost.update_s) << "the same tokens in two micro-batches";
+}
+
+TEST_F(Plans, MachineFilesAreChecked) {
+  EXPECT_EQ(ReadMachine(File("a.json", R"({"gemm_flops": 1e12, "link": 5e9})")).gemm_flops, 1e12);
+  EXPECT_EQ(ReadMachine(File("b.json", "{}")).h2d, MachineRates{}.h2d);
+  for (const char* text : {R"({"gemm": 1})", R"({"link": 0})", R"({"link": "fast"})", "[]", "{"}) EXPECT_THROW(ReadMachine(File("c.json", text)), Error) << text;
+  EXPECT_EQ(Weir("plan " + kModel + " --sequence 32 --machine " + File("d.json", R"({"speed": 1})")).code, 2);
+  EXPECT_EQ(Weir("plan " + kModel + " --sequence 32 --machine " + (folder_ / "none.json").string()).code, 1);
+}
+
+TEST_F(Plans, ThePictureIsOneWellFormedPage) {
+  const fs::path page = folder_ / "plan.html";
+  const Result result = Weir("plan " + kModel + " --sequence 16384 --strip 256 --recompute layer --bucket 1000 --device-memory 1GiB --html " + page.string());
+  ASSERT_EQ(result.code, 0) << result.output;
+  std::ifstream in(page);
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  ASSERT_TRUE(text.starts_with("<!DOCTYPE html>"));
+  std::istringstream xml(text.substr(text.find('\n')));
+  boost::property_tree::ptree tree;
+  ASSERT_NO_THROW(boost::property_tree::read_xml(xml, tree));
+  int panels = 0;
+  for (const auto& [name, child] : tree.get_child("html.body")) panels += name == "svg";
+  EXPECT_EQ(panels, 4);  // as given; without each of three
+  EXPECT_NE(text.find("without --bucket"), std::string::npos);
+  EXPECT_NE(text.find("class=\"budget\""), std::string::npos);
+  for (size_t at = text.find("http"); at != text.npos; at = text.find("http", at + 1)) EXPECT_TRUE(text.substr(at).starts_with("http://www.w3.org/")) << "no network";
+}
+
+TEST_F(Plans, WrongUse) {
+  for (const char* flags : {"--ranks 0", "--ranks -1", "--max-tokens", "--auto", "--token-step 0 --device-memory 1GiB --max-tokens", "--device-memory -1",
+                            "--device-memory 1XB", "--host-memory -1", "--host-budget -1", "--host-budget 1XB", "--resident 3QB --bucket 10", "--device gpu"}) {
+    EXPECT_EQ(Weir(StrCat("plan ", kModel, " --sequence 32 ", flags)).code, 2) << flags;
+  }
+}
+
+}  // namespace
+}  // namespace weir
