@@ -7,8 +7,10 @@
 #include <cstring>
 
 #include "backend/cpu/thread_communicator.h"
-#include "graph/layout.h"
+#include "backend/cuda_communicator.h"
 #include "backend/plan.h"
+#include "graph/layout.h"
+#include "kernels/common/reference_kernel.h"
 #include "kernels/llep/plan.h"
 
 namespace weir {
@@ -80,49 +82,66 @@ Inputs Weights(const DispatchProblem& p, int64_t first, int64_t count) {
   return weights;
 }
 
-Array<float> ReadTensor(const Executor& executor, const Value& value) {
-  const Tensor tensor = executor.TensorOf(value);
-  if (value.dtype == DType::kInt64) {
-    return Ints(tensor.dims, {tensor.data<int64_t>(), tensor.data<int64_t>() + tensor.elements()});
-  }
-  return Floats(tensor.dims, {tensor.data<float>(), tensor.data<float>() + tensor.elements()});
+// Floats of an activation are rounded to the type it has.
+Array<float> ReadValue(const Executor& executor, const Value& value) {
+  Tensor tensor{.bytes = nullptr, .dtype = value.dtype, .dims = ToDims(value.shape)};
+  std::vector<std::byte> bytes(static_cast<size_t>(tensor.size_bytes()));
+  tensor.bytes = bytes.data();
+  executor.Read(value, bytes.data(), std::ssize(bytes));
+  Array<float> array = ReadArray(tensor);
+  if (array.is_float()) array.dtype = DType::kFloat32;
+  return array;
 }
 
-void WriteTensor(const Executor& executor, const Value& value, const Array<float>& array) {
-  const Tensor tensor = executor.TensorOf(value);
-  if (value.dtype == DType::kInt64) std::ranges::copy(array.i, tensor.data<int64_t>());
-  if (value.dtype == DType::kFloat32) std::ranges::copy(array.f, tensor.data<float>());
+void WriteValue(Executor& executor, const Value& value, Array<float> array) {
+  array.dtype = value.dtype;
+  const TensorDataPtr data = ToTensorData(array);
+  executor.Write(value, data->bytes().data(), std::ssize(data->bytes()));
 }
 
-DispatchResult RunRank(const DispatchProblem& p, const Attributes& attributes, size_t rank,
-                       const Inputs& weights, float start, Communicator* communicator) {
-  const DispatchProblem::Rank& own = p.ranks[rank];
+// The two nodes of one rank.
+struct RankGraph {
   Graph graph;
   std::vector<std::pair<Value*, Array<float>>> feeds;
-  const auto input = [&](const char* name, const Array<float>& array, Role role = Role::kInput) {
-    Value* value = graph.AddInput(name, array.dtype, ToShape(array.dims));
+  Value *y, *counts;
+  std::vector<Value*> out;  // of the gradient; absent ones are null
+
+  RankGraph(const DispatchProblem& p, const Attributes& attributes, size_t rank,
+            const Inputs& weights, float start, DType activations);
+
+ private:
+  Value* Input(const std::string& name, const Array<float>& array, DType dtype,
+               Role role = Role::kInput) {
+    Value* value = graph.AddInput(name, dtype, ToShape(array.dims));
     value->role = role;
     feeds.push_back({value, array});
     return value;
-  };
-  std::vector<Value*> in = {input("x", own.x), input("ids", own.ids),
-                            input("weights", own.weights)};
-  const char* names[] = {"gate_up", "down", "gate_up_bias", "down_bias"};
+  }
+};
+
+RankGraph::RankGraph(const DispatchProblem& p, const Attributes& attributes, size_t rank,
+                     const Inputs& weights, float start, DType activations) {
+  const DispatchProblem::Rank& own = p.ranks[rank];
+  std::vector<Value*> in = {Input("x", own.x, activations), Input("ids", own.ids, DType::kInt64),
+                            Input("weights", own.weights, DType::kFloat32)};
+  const std::string names[] = {"gate_up", "down", "gate_up_bias", "down_bias"};
   for (size_t w = 0; w < 4; ++w) {
-    in.push_back(w < weights.size() ? input(names[w], weights[w]) : nullptr);
+    const DType dtype = w < 2 ? activations : DType::kFloat32;
+    in.push_back(w < weights.size() ? Input(names[w], weights[w], dtype) : nullptr);
   }
   std::vector<Value*> forward_inputs = in;
   while (forward_inputs.back() == nullptr) forward_inputs.pop_back();
-  Value *y = graph.AddValue("y"), *counts = graph.AddValue("counts");
+  y = graph.AddValue("y");
+  counts = graph.AddValue("counts");
   InferNode(*graph.AddNode(GetOp("PipelinedLlep"), forward_inputs, {y, counts}, attributes));
-  in.push_back(input("dy", own.dy));
-  std::vector<Value*> out = {graph.AddValue("dx"), graph.AddValue("dweights")};
+  in.push_back(Input("dy", own.dy, activations));
+  out = {graph.AddValue("dx"), graph.AddValue("dweights")};
   for (size_t w = 0; w < 4; ++w) {
     const bool has = w < weights.size();
-    in.push_back(has ? input((names[w] + std::string(".grad")).c_str(),
-                             Array<float>::Floats(weights[w].dims, start), Role::kGradient)
+    in.push_back(has ? Input(names[w] + ".grad", Array<float>::Floats(weights[w].dims, start),
+                             DType::kFloat32, Role::kGradient)
                      : nullptr);
-    out.push_back(has ? graph.AddValue(names[w] + std::string(".sum")) : nullptr);
+    out.push_back(has ? graph.AddValue(names[w] + ".sum") : nullptr);
   }
   in.push_back(counts);
   InferNode(*graph.AddNode(GetOp("PipelinedLlepGradient"), in, out, attributes));
@@ -130,17 +149,23 @@ DispatchResult RunRank(const DispatchProblem& p, const Attributes& attributes, s
   for (Value* value : out) {
     if (value != nullptr) graph.outputs.push_back(value);
   }
-  const Plan plan = MakePlan(graph, DeviceKind::kCpu);
-  Executor executor(plan, {.poison = true, .communicator = communicator});
-  for (const auto& [value, array] : feeds) WriteTensor(executor, *value, array);
+}
+
+DispatchResult RunRank(const RankGraph& g, DeviceKind kind, const std::shared_ptr<Device>& device,
+                       Communicator* communicator) {
+  const Plan plan = MakePlan(g.graph, kind);
+  Executor executor(plan, {.poison = true, .communicator = communicator, .device = device});
+  for (const auto& [value, array] : g.feeds) WriteValue(executor, *value, array);
   executor.Run();
-  DispatchResult result{ReadTensor(executor, *y),
-                        ReadTensor(executor, *counts),
-                        ReadTensor(executor, *out[0]),
-                        ReadTensor(executor, *out[1]),
+  executor.Synchronize();
+  if (communicator != nullptr) communicator->ThrowIfAborted();
+  DispatchResult result{ReadValue(executor, *g.y),
+                        ReadValue(executor, *g.counts),
+                        ReadValue(executor, *g.out[0]),
+                        ReadValue(executor, *g.out[1]),
                         {}};
-  for (size_t w = 0; w < weights.size(); ++w) {
-    result.gradients.push_back(ReadTensor(executor, *out[2 + w]));
+  for (size_t o = 2; o < g.out.size(); ++o) {
+    if (g.out[o] != nullptr) result.gradients.push_back(ReadValue(executor, *g.out[o]));
   }
   return result;
 }
@@ -263,7 +288,9 @@ DispatchProblem MakeProblem(DispatchProblem p, const std::vector<int64_t>& token
   return p;
 }
 
-DispatchRun RunDispatch(const DispatchProblem& p, const Attributes& knobs, float start) {
+namespace {
+
+Attributes AttributesOf(const DispatchProblem& p, const Attributes& knobs) {
   const int64_t ranks = std::ssize(p.ranks);
   Attributes attributes = {{"experts", p.e},
                            {"expert_parallel", ranks},
@@ -272,18 +299,27 @@ DispatchRun RunDispatch(const DispatchProblem& p, const Attributes& knobs, float
                            {"max_tokens", p.max_tokens()}};
   if (ranks > 1) attributes.Set("group", std::string("expert"));
   for (const auto& [name, value] : knobs) attributes.Set(name, value);
-  const LlepKnobs split{.experts = p.e, .ranks = ranks};
+  return attributes;
+}
+
+RankGraph GraphOf(const DispatchProblem& p, const Attributes& knobs, size_t rank, float start,
+                  DType activations = DType::kFloat32) {
+  const LlepKnobs split{.experts = p.e, .ranks = std::ssize(p.ranks)};
+  const int64_t first = split.FirstExpert(static_cast<int64_t>(rank));
+  const int64_t end = split.FirstExpert(static_cast<int64_t>(rank) + 1);
+  return RankGraph(p, AttributesOf(p, knobs), rank, Weights(p, first, end - first), start,
+                   activations);
+}
+
+}  // namespace
+
+DispatchRun RunDispatch(const DispatchProblem& p, const Attributes& knobs, float start) {
+  const int64_t ranks = std::ssize(p.ranks);
   DispatchRun run;
   run.ranks.resize(p.ranks.size());
   run.traffic.resize(p.ranks.size());
-  const auto run_rank = [&](size_t rank, Communicator* communicator) {
-    const int64_t first = split.FirstExpert(static_cast<int64_t>(rank));
-    const int64_t end = split.FirstExpert(static_cast<int64_t>(rank) + 1);
-    run.ranks[rank] =
-        RunRank(p, attributes, rank, Weights(p, first, end - first), start, communicator);
-  };
   if (ranks == 1) {
-    run_rank(0, nullptr);
+    run.ranks[0] = RunRank(GraphOf(p, knobs, 0, start), DeviceKind::kCpu, nullptr, nullptr);
     return run;
   }
   RunRanks(
@@ -292,10 +328,29 @@ DispatchRun RunDispatch(const DispatchProblem& p, const Attributes& knobs, float
         const auto rank = static_cast<size_t>(world.rank());
         world.SetLayout({.world = ranks, .expert_parallel = ranks});
         MeteredCommunicator metered(world, run.traffic[rank], p.h);
-        run_rank(rank, &metered);
+        run.ranks[rank] =
+            RunRank(GraphOf(p, knobs, rank, start), DeviceKind::kCpu, nullptr, &metered);
       },
       std::chrono::seconds(20));
   return run;
+}
+
+std::vector<std::vector<DispatchResult>> RunDispatchOnGpus(const DispatchProblem& p,
+                                                           const std::vector<Attributes>& knobs,
+                                                           float start, DType activations) {
+  const int64_t ranks = std::ssize(p.ranks);
+  std::vector runs(knobs.size(), std::vector<DispatchResult>(p.ranks.size()));
+  RunRanks(ranks, [&](Communicator& host) {
+    const auto rank = static_cast<size_t>(host.rank());
+    const std::shared_ptr<Device> device = MakeCudaDevice(static_cast<int>(rank));
+    const auto world = MakeNcclCommunicator(host, *device, std::chrono::seconds(20));
+    world->SetLayout({.world = ranks, .expert_parallel = ranks});
+    for (size_t run = 0; run < knobs.size(); ++run) {
+      runs[run][rank] = RunRank(GraphOf(p, knobs[run], rank, start, activations), DeviceKind::kCuda,
+                                device, world.get());
+    }
+  });
+  return runs;
 }
 
 std::vector<DispatchResult> RunTwin(const DispatchProblem& p, float start) {

@@ -50,6 +50,12 @@ struct DispatchRun {
 // at `start`. `knobs` adds to the attributes.
 DispatchRun RunDispatch(const DispatchProblem& problem, const Attributes& knobs, float start = 0);
 
+// The same on one GPU per rank, with `activations` (x, dy, gate_up, down) of that type: a run for
+// each set of knobs.
+std::vector<std::vector<DispatchResult>> RunDispatchOnGpus(const DispatchProblem& problem,
+                                                           const std::vector<Attributes>& knobs,
+                                                           float start, DType activations);
+
 // The plain ops on all tokens at once, arranged so that canonical order is that of the ranks: each
 // rank's tokens are filled up to whole leaves with tokens of one more expert.
 std::vector<DispatchResult> RunTwin(const DispatchProblem& problem, float start = 0);
