@@ -100,8 +100,12 @@ void SumBias(const UnitRun& units, const void* rows, DType dtype, const RowWeigh
 
 // dw[expert] += dy^T x of each unit's rows (dy [rows, outputs], x [rows, inputs], bfloat16): from
 // zero in float32 on tensor cores, units in order. Widths must be multiples of 8.
-bool CanSumUnits(const void* dy, int64_t outputs, const void* x, int64_t inputs, const float* dw);
-void SumUnits(const UnitRun& units, const void* dy, int64_t outputs, const void* x, int64_t inputs,
-              float* dw, CUstream_st* stream);
+struct UnitRows {
+  const void* at;
+  int64_t rows, width;  // from the run's origin to its end
+};
+bool CanSumUnits(const UnitRows& dy, const UnitRows& x, const float* dw);
+void SumUnits(const UnitRun& units, const UnitRows& dy, const UnitRows& x, float* dw,
+              CUstream_st* stream);
 
 }  // namespace weir::cuda

@@ -81,9 +81,10 @@ void CudaExpertBatch::InputGradient(std::span<const ExpertRange> experts) {
 void CudaExpertBatch::AddUnits(const UnitBatch& batch, const std::byte* dy, int64_t outputs,
                                const std::byte* x, int64_t inputs, float* dw) {
   if (dw == nullptr) return;
-  const bool bf16 = shape_.dtype == DType::kBFloat16;
-  if (bf16 && cuda::CanSumUnits(dy, outputs, x, inputs, dw)) {
-    return cuda::SumUnits(batch.run, dy, outputs, x, inputs, dw, queue_->stream);
+  const int64_t rows = batch.units.empty() ? 0 : batch.units.back().end - batch.run.origin;
+  const cuda::UnitRows left{dy, rows, outputs}, right{x, rows, inputs};
+  if (shape_.dtype == DType::kBFloat16 && cuda::CanSumUnits(left, right, dw)) {
+    return cuda::SumUnits(batch.run, left, right, dw, queue_->stream);
   }
   for (const RowBlock& unit : batch.units) {
     const int64_t row = unit.begin - batch.run.origin;

@@ -1,0 +1,36 @@
+#include "backend/cuda/cuda_error.h"
+#include "kernels/device/tensor_map.h"
+
+namespace weir::cuda {
+namespace {
+
+// From the driver at run time: the program itself links no libcuda.
+decltype(&cuTensorMapEncodeTiled) Encoder() {
+  static const auto encoder = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    CheckCuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found),
+              "looking for cuTensorMapEncodeTiled");
+    WEIR_CHECK(found == cudaDriverEntryPointSuccess, ErrorCode::kDeviceError,
+               "the GPU's driver has no cuTensorMapEncodeTiled; a driver for CUDA 12 or later is needed");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
+  }();
+  return encoder;
+}
+
+}  // namespace
+
+CUtensorMap BoxMap(const void* matrix, int64_t rows, int64_t width, int box_rows) {
+  CUtensorMap map{};
+  const cuuint64_t sizes[] = {static_cast<cuuint64_t>(width), static_cast<cuuint64_t>(rows)};
+  const cuuint64_t strides[] = {static_cast<cuuint64_t>(width) * 2};
+  const cuuint32_t box[] = {64, static_cast<cuuint32_t>(box_rows)}, steps[] = {1, 1};
+  const CUresult result = Encoder()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 2, const_cast<void*>(matrix), sizes, strides, box,
+                                    steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                                    CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  WEIR_CHECK(result == CUDA_SUCCESS, ErrorCode::kDeviceError, "the driver refuses a map of [", rows, ",", width,
+             "] bfloat16: CUresult ", static_cast<int>(result));
+  return map;
+}
+
+}  // namespace weir::cuda
