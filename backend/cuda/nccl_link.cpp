@@ -8,12 +8,14 @@
 
 #ifdef WEIR_HAS_NCCL
 #include <dlfcn.h>
+#include <glob.h>
 #include <nccl.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <sstream>
 #include <thread>
 
 #include "backend/cuda/cuda_error.h"
@@ -48,12 +50,28 @@ void Find(void* library, const char* name, Function& entry) {
   WEIR_CHECK(entry != nullptr, ErrorCode::kDeviceError, kLibrary, " has no ", name, "; install NCCL 2.18 or newer");
 }
 
+// Where the loader looks, where the toolkit has it, where pip puts it beside a python3 of PATH.
+std::vector<std::string> LibraryFiles() {
+  std::vector<std::string> files = {kLibrary, std::string("/usr/local/cuda/lib64/") + kLibrary};
+  const char* path = std::getenv("PATH");
+  std::istringstream folders(path != nullptr ? path : "");
+  for (std::string folder; std::getline(folders, folder, ':');) {
+    glob_t found{};
+    const std::string pattern = folder + "/../lib/python3*/site-packages/nvidia/nccl/lib/" + kLibrary;
+    if (glob(pattern.c_str(), 0, nullptr, &found) == 0) files.insert(files.end(), found.gl_pathv, found.gl_pathv + found.gl_pathc);
+    globfree(&found);
+  }
+  return files;
+}
+
 Nccl LoadNccl() {
   setenv("NCCL_NVLS_ENABLE", "0", /*overwrite=*/0);  // NVLink multicast only where asked for
-  void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) library = dlopen((std::string("/usr/local/cuda/lib64/") + kLibrary).c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* library = nullptr;
+  for (const std::string& file : LibraryFiles()) {
+    if (library == nullptr) library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
   WEIR_CHECK(library != nullptr, ErrorCode::kDeviceError, "cannot load ", kLibrary,
-             ", which moves data between GPUs; put its folder on LD_LIBRARY_PATH");
+             ", which moves data between GPUs; install NCCL, or put its folder on LD_LIBRARY_PATH");
   Nccl nccl{};
   Find(library, "ncclGetUniqueId", nccl.GetUniqueId);
   Find(library, "ncclCommInitRankConfig", nccl.CommInitRankConfig);
