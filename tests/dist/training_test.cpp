@@ -1,0 +1,137 @@
+// Training on two GPUs: PyTorch's gradients, the same bits twice and whatever the knobs.
+#include <cmath>
+
+#include "backend/cpu/thread_communicator.h"
+#include "tests/dist/two_gpus.h"
+#include "tests/optim/same_bits.h"
+
+namespace weir {
+namespace {
+
+struct Family {
+  std::unique_ptr<Graph> graph;
+  NamedTensors reference;
+  TrainingSession::MicroBatch batch;
+  int64_t rows = 0, length = 0;
+};
+
+const Family& Stored(const std::string& name) {
+  static std::map<std::string, Family> families;
+  Family& family = families[name];
+  if (family.graph) return family;
+  family.graph = LoadFamily(name);
+  family.reference = ReadSafetensors(std::string(WEIR_SOURCE_DIR "/models/") + name + "/batch8.safetensors").tensors;
+  family.batch = {family.reference.at("input_ids")->AsInts(), family.reference.at("labels")->AsInts()};
+  family.rows = family.reference.at("labels")->dims()[0];
+  family.length = family.reference.at("labels")->dims()[1];
+  return family;
+}
+
+// Bits of a run of two ranks; both ranks have the same.
+RunBits BitsOfTwo(const std::string& name, const TrainingOptions& options, DeviceKind kind) {
+  const Family& family = Stored(name);
+  RunBits bits[2];
+  RunRanks(2, [&](Communicator& host) {
+    PassManager passes;
+    Placement place = kind;
+    place.ordinal = static_cast<int>(host.rank());
+    TrainingSession session(*family.graph, options, family.rows / 2, family.length, {}, passes, place, &host);
+    const auto half = static_cast<std::ptrdiff_t>(family.batch.labels.size() / 2), first = host.rank() * half;
+    const auto part = [&](const std::vector<int64_t>& all) { return std::vector<int64_t>(all.begin() + first, all.begin() + first + half); };
+    const TrainingSession::MicroBatch own{part(family.batch.input_ids), part(family.batch.labels)};
+    RunBits& mine = bits[host.rank()];
+    std::vector<double> scalars;
+    for (int64_t step = 1; step <= 3; ++step) {
+      const StepResult result = session.ComputeGradients({&own, 1});
+      scalars.insert(scalars.end(), {result.loss, result.grad_norm});
+      for (const Value* p : session.parameters()) {
+        if (step > 1) break;
+        for (const auto& [tensor, values] : ToSourceLayout(*p, session.Whole(*p, session.Gradient(*p)), true)) {
+          mine["grad." + tensor] = BytesOf(values);
+        }
+      }
+      session.Update(1e-3, step);
+    }
+    for (const Value* p : session.parameters()) mine[p->name] = BytesOf(session.Whole(*p, session.Data(*p)));
+    mine["loss and norm"] = BytesOf(scalars);
+  });
+  ExpectSameBits(bits[1], bits[0], name + ": rank 1 beside rank 0");
+  return bits[0];
+}
+
+TrainingOptions Ranks(int64_t expert_parallel) {
+  TrainingOptions options;
+  options.layout = {.world = 2, .expert_parallel = expert_parallel};
+  options.unit_rows = 5;
+  if (expert_parallel > 1) options.stream_dispatch = StreamDispatchOptions{};
+  return options;
+}
+
+std::vector<float> FloatsOf(const std::vector<std::byte>& bytes) {
+  std::vector<float> floats(bytes.size() / sizeof(float));
+  std::memcpy(floats.data(), bytes.data(), bytes.size());
+  return floats;
+}
+
+void ExpectPyTorchs(const std::string& name, const RunBits& bits) {
+  double loss = 0;
+  std::memcpy(&loss, bits.at("loss and norm").data(), sizeof(loss));
+  EXPECT_NEAR(loss, Stored(name).reference.at("loss_float64")->AsDoubles()[0], 1e-5 * loss) << name;
+  int compared = 0;
+  for (const auto& [tensor, stored] : Stored(name).reference) {
+    if (!tensor.starts_with("grad.")) continue;
+    ASSERT_TRUE(bits.contains(tensor)) << name << " " << tensor;
+    const std::vector<float> got = FloatsOf(bits.at(tensor)), want = stored->AsFloats();
+    ASSERT_EQ(got.size(), want.size());
+    double distance = 0, norm = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      distance += std::pow(static_cast<double>(got[i]) - want[i], 2);
+      norm += std::pow(static_cast<double>(want[i]), 2);
+    }
+    EXPECT_LT(std::sqrt(distance), 1e-5 * std::sqrt(norm)) << name << " " << tensor;
+    ++compared;
+  }
+  EXPECT_GE(compared, 20) << name;
+}
+
+// Everything that promises the same bits, one after the other.
+void ExpectKnobsChangeNoBit(const std::string& name, int64_t expert_parallel, DeviceKind kind) {
+  TrainingOptions options = Ranks(expert_parallel);
+  const RunBits twin = BitsOfTwo(name, options, kind);
+  ExpectPyTorchs(name, twin);
+  const auto compare = [&](const std::string& what) {
+    ExpectSameBits(BitsOfTwo(name, options, kind), twin, StrCat(name, ", E_p ", expert_parallel, ", ", what));
+  };
+  compare("again");
+  for (const auto& [chunks, alpha] : {std::pair{3, 1.1}, {16, 1.0}}) {
+    options.stream_dispatch = {.chunk_tokens = 1, .max_chunks = chunks, .lambda = 1, .alpha = alpha, .min_rows = 1, .max_foreign = 2};
+    compare(StrCat(chunks, " chunks"));
+  }
+  options.strip = 64;
+  options.recompute = "layer";
+  compare("strips and recompute");
+  options.host_budget = int64_t{1} << 30;
+  options.offload = {.bucket = 1000, .slots = 2, .resident = 0};
+  compare("boundaries and moments on the host");
+}
+
+class TwoGpus : public testing::TestWithParam<std::tuple<const char*, int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(Models, TwoGpus, testing::Combine(testing::Values("mixtral", "gpt_oss"), testing::Values(1, 2)), [](const auto& info) {
+  return StrCat(std::get<0>(info.param), "_Ep", std::get<1>(info.param));
+});
+
+TEST_P(TwoGpus, TrainWithPyTorchsGradientsAndTheSameBits) {
+  WEIR_NEEDS_GPUS(2);
+  const auto& [name, expert_parallel] = GetParam();
+  ExpectKnobsChangeNoBit(name, expert_parallel, DeviceKind::kCuda);
+}
+
+// The test itself, where there are no GPUs.
+TEST(CpuRanks, TrainWithPyTorchsGradientsAndTheSameBits) {
+  for (const char* name : {"mixtral", "gpt_oss"}) {
+    for (const int64_t expert_parallel : {1, 2}) ExpectKnobsChangeNoBit(name, expert_parallel, DeviceKind::kCpu);
+  }
+}
+
+}  // namespace
+}  // namespace weir
