@@ -134,7 +134,9 @@ class NcclLink final : public GpuLink {
 
   bool Reached(const Event& event) override {
     cudaSetDevice(gpu_);
-    return cudaEventQuery(Of(event)) != cudaErrorNotReady;
+    if (cudaEventQuery(Of(event)) != cudaErrorNotReady) return true;
+    cudaGetLastError();  // "not yet" would count as an error of the next launch
+    return false;
   }
 
   std::string Problem() override {
