@@ -47,13 +47,13 @@ double ModelFlopPerToken(const Graph& canonical, int64_t sequence) {
   return flop;
 }
 
-std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, int64_t vocabulary, int64_t rank) {
-  std::mt19937_64 random(static_cast<uint64_t>(1 + rank));
-  std::uniform_int_distribution<int64_t> id(0, vocabulary - 1);
+std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, const TrainingSession& session) {
+  std::mt19937_64 random(static_cast<uint64_t>(1 + session.rank()));
+  std::uniform_int_distribution<int64_t> id(0, session.vocabulary() - 1);
   std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(bench.grad_accumulation));
   for (auto& batch : batches) {
     for (auto* ids : {&batch.input_ids, &batch.labels}) {
-      ids->resize(static_cast<size_t>(bench.micro_batch * bench.sequence));
+      ids->resize(static_cast<size_t>(session.batch() * session.sequence()));
       std::ranges::generate(*ids, [&] { return id(random); });
     }
   }
@@ -63,7 +63,7 @@ std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, in
 void Print(const StepBench& bench, const TrainingSession& session, const std::vector<double>& seconds, double loss,
            double flop_per_token) {
   const double best = *std::min_element(seconds.begin() + (seconds.size() > 1 ? 1 : 0), seconds.end());
-  const int64_t ranks = bench.training.layout.world, tokens = ranks * bench.sequence * bench.micro_batch * bench.grad_accumulation;
+  const int64_t ranks = bench.training.layout.world, tokens = ranks * session.batch() * session.sequence() * bench.grad_accumulation;
   const double per_s = static_cast<double>(tokens) / best, tflops = per_s * flop_per_token * 1e-12 / static_cast<double>(ranks);
   const int64_t arena = session.plan().arena_bytes;
   if (bench.json) {
@@ -87,7 +87,7 @@ Ending BenchRank(const StepBench& bench, const Placement& place, Communicator* w
   if (!leads) passes.print = [](const std::string&) {};
   const auto graph = LoadCanonical(bench.values["model"].as<std::string>(), bench.values, passes);
   TrainingSession session(*graph, bench.training, bench.micro_batch, bench.sequence, {.enabled = true}, passes, place, world);
-  const auto tokens = RandomTokens(bench, session.vocabulary(), session.rank());
+  const auto tokens = RandomTokens(bench, session);
   std::vector<double> seconds;
   double loss = 0;
   for (int64_t step = 1; step <= bench.steps; ++step) {
@@ -135,12 +135,12 @@ int BenchStep(int argc, const char* const* argv) {
   if (bench.threads < 0 || bench.threads > 1024) throw UsageError("--threads must be 0..1024");
   ranks.Check();
   const RankEnvironment environment = PlaceAmongRanks(ranks);
-  dispatch.Check(WorldSize(ranks, environment));
+  dispatch.Check(WorldSize(ranks, environment), bench.sequence);
   std::vector<std::string> arguments = {"weir", "bench"};
   arguments.insert(arguments.end(), argv, argv + argc);
   if (const auto ended = StartRanks(ranks, environment, std::move(arguments))) return *ended;
   bench.training.layout.world = environment.world;
-  dispatch.Apply(bench.training);
+  dispatch.Apply(bench.training, bench.sequence);
   SetRankThreads(bench.threads, environment);
   return RunAsRank(ranks, environment, bench.device, "weir bench step", [&](const Placement& place, Communicator* world) {
     return BenchRank(bench, place, world);

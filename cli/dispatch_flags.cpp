@@ -6,9 +6,10 @@ namespace weir {
 
 po::options_description DispatchFlags::Options() {
   const auto integer = [](int64_t& target) { return po::value<int64_t>(&target)->default_value(target); };
-  po::options_description options("Experts (none of these changes a bit of the result, but --expert-parallel regroups sums over ranks)");
+  po::options_description options("Layout and experts (the two degrees regroup sums over ranks; no other flag here changes a bit of the result)");
   options.add_options()
       ("expert-parallel", integer(expert_parallel), "ranks that hold the experts together, each its share; must divide the ranks")
+      ("context-parallel", integer(context_parallel), "ranks that hold each sequence together, equal parts of its tokens; must divide the ranks, --sequence and the query heads")
       ("chunk-tokens", integer(stream.chunk_tokens), "tokens of a rank whose expert rows are on their way at a time; 0 = all")
       ("max-chunks", integer(stream.max_chunks), "chunks at most, larger ones then; 0 = no limit")
       ("lambda", Real(stream.lambda), "experts stay at home while the fullest rank has less than this times the mean rows")
@@ -18,7 +19,7 @@ po::options_description DispatchFlags::Options() {
   return options;
 }
 
-void DispatchFlags::Check(int64_t ranks) const {
+void DispatchFlags::Check(int64_t ranks, int64_t sequence) const {
   std::string wrong;
   const auto need = [&](bool ok, const std::string& text) {
     if (!ok) wrong += (wrong.empty() ? "" : "; ") + text;
@@ -26,6 +27,10 @@ void DispatchFlags::Check(int64_t ranks) const {
   need(ranks >= 1, "--ranks must be positive");
   need(expert_parallel >= 1 && (ranks < 1 || ranks % expert_parallel == 0),
        "--expert-parallel " + std::to_string(expert_parallel) + " must divide the " + std::to_string(ranks) + " ranks");
+  need(context_parallel >= 1 && (ranks < 1 || ranks % context_parallel == 0),
+       "--context-parallel " + std::to_string(context_parallel) + " must divide the " + std::to_string(ranks) + " ranks");
+  need(context_parallel < 1 || sequence % context_parallel == 0,
+       "--context-parallel " + std::to_string(context_parallel) + " must divide --sequence " + std::to_string(sequence));
   need(stream.chunk_tokens >= 0, "--chunk-tokens must not be negative");
   need(stream.max_chunks >= 0, "--max-chunks must not be negative");
   need(stream.lambda >= 1, "--lambda must be 1 or more; inf never lends an expert");
@@ -36,8 +41,9 @@ void DispatchFlags::Check(int64_t ranks) const {
   if (!wrong.empty()) throw UsageError(wrong);
 }
 
-void DispatchFlags::Apply(TrainingOptions& training) const {
-  Check(training.layout.world);
+void DispatchFlags::Apply(TrainingOptions& training, int64_t sequence) const {
+  Check(training.layout.world, sequence);
+  training.layout.context_parallel = context_parallel;
   training.layout.expert_parallel = expert_parallel;
   if (expert_parallel > 1 || stream.chunk_tokens > 0) training.stream_dispatch = stream;
 }

@@ -4,15 +4,15 @@
 
 namespace weir {
 
-// How experts are spread over ranks and their rows streamed: flags that train and plan share.
+// How sequences and experts are spread over ranks and experts' rows streamed: flags that train and plan share.
 struct DispatchFlags {
-  int64_t expert_parallel = 1;
+  int64_t expert_parallel = 1, context_parallel = 1;
   StreamDispatchOptions stream;
 
   po::options_description Options();
-  void Check(int64_t ranks) const;  // throws UsageError
+  void Check(int64_t ranks, int64_t sequence = 0) const;  // throws UsageError; 0: no sequence is cut
   // Streaming is on when chunks or several ranks were asked for.
-  void Apply(TrainingOptions& training) const;
+  void Apply(TrainingOptions& training, int64_t sequence) const;
 };
 
 }  // namespace weir

@@ -74,7 +74,7 @@ PlanFindings Find(const PlanFlags& flags, const StepPlan& step, PlanSearch& sear
   const auto within = [](int64_t bytes, int64_t budget) { return budget < 0 || bytes <= budget; };
   PlanFindings found{.model = flags.model,
                      .plan = &step.plan,
-                     .paper = PaperBudget(search.canonical(), *step.graph, knobs.training.layout.world, knobs.micro_batch * knobs.sequence,
+                     .paper = PaperBudget(search.canonical(), *step.graph, knobs.training.layout.world, knobs.micro_batch * knobs.sequence / knobs.dispatch.context_parallel,
                                           knobs.training.offload.bucket, knobs.training.offload.slots),
                      .cost = EstimateStep(step.plan, rates),
                      .budgets = budgets,
@@ -104,7 +104,7 @@ int PlanCommand(int argc, const char* const* argv) {
   if (!flags.device_memory.empty()) budgets.device = ParseBytes(flags.device_memory, "--device-memory");
   if (!flags.host_memory.empty()) budgets.host = ParseBytes(flags.host_memory, "--host-memory");
   Check(flags, budgets);
-  flags.knobs.dispatch.Check(flags.knobs.training.layout.world);
+  flags.knobs.dispatch.Check(flags.knobs.training.layout.world, flags.knobs.sequence);
   const DeviceKind device = ParseDevice(flags.device);
   const MachineRates rates = flags.machine.empty() ? MachineRates{} : ReadMachine(flags.machine);
   PassManager passes;

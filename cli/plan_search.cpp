@@ -1,6 +1,7 @@
 #include "cli/plan_search.h"
 
 #include "graph/error.h"
+#include "graph_passes/shard_context.h"
 
 namespace weir {
 namespace {
@@ -25,16 +26,17 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("resident", a.offload.resident, b.offload.resident);
   add("host-budget", a.host_budget, b.host_budget);
   add("expert-parallel", base.dispatch.expert_parallel, knobs.dispatch.expert_parallel);
+  add("context-parallel", base.dispatch.context_parallel, knobs.dispatch.context_parallel);
   add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);
   return flags;
 }
 
 StepPlan PlanStepOf(const Graph& canonical, const PlanKnobs& knobs, DeviceKind device, PassManager& passes) {
   TrainingOptions training = knobs.training;
-  knobs.dispatch.Apply(training);
+  knobs.dispatch.Apply(training, knobs.sequence);
   StepPlan step{.graph = Clone(canonical), .plan = {}};
   BuildTrainingGraph(*step.graph, training, passes);
-  SpecializeShapes(*step.graph, knobs.micro_batch, knobs.sequence);
+  SpecializeShapes(*step.graph, knobs.micro_batch, SequenceOfRank(training.layout, knobs.sequence));
   PlaceOnHost(*step.graph, training, passes);
   step.plan = MakePlan(*step.graph, device);
   return step;

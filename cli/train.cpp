@@ -328,7 +328,7 @@ int TrainCommand(int argc, const char* const* argv) {
   flags.ranks.Check();
   flags.checkpoints.Check();
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
-  flags.dispatch.Check(WorldSize(flags.ranks, environment));
+  flags.dispatch.Check(WorldSize(flags.ranks, environment), flags.trainer.sequence);
   std::vector<std::string> arguments = {"weir"};
   arguments.insert(arguments.end(), argv, argv + argc);
   if (const auto ended = StartRanks(flags.ranks, environment, std::move(arguments))) return *ended;
@@ -337,7 +337,7 @@ int TrainCommand(int argc, const char* const* argv) {
   options.init.enabled = run.init == "normal";
   options.init.seed = run.seed;
   options.training.layout.world = environment.world;
-  flags.dispatch.Apply(options.training);
+  flags.dispatch.Apply(options.training, options.sequence);
   if ((flags.checkpoints.enabled() || flags.checkpoints.resumes()) && options.training.layout.expert_parallel > 1) {
     throw UsageError("--save-every and --resume with --expert-parallel above 1: checkpoints of experts spread over ranks are not written yet; leave one out");
   }

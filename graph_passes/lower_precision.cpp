@@ -50,7 +50,7 @@ bool Follows(const Node& node) {
       "Add",      "Sub",     "Mul",     "Div",           "Neg",       "Abs",           "Sigmoid",       "Swish",
       "Tanh",     "Relu",    "Gelu",    "Min",           "Max",       "Clip",          "UnaryGradient", "Reshape",
       "Squeeze",  "Unsqueeze", "Flatten", "Identity",    "Transpose", "Concat",        "Split",         "Slice",
-      "SliceGradient", "Expand", "ExpandGradient"};
+      "SliceGradient", "Expand", "ExpandGradient", "SequenceToHeads", "HeadsToSequence"};
   return ops.contains(node.op());
 }
 

@@ -8,6 +8,7 @@
 #include "graph_passes/pipeline.h"
 #include "graph_passes/reduce_gradients.h"
 #include "graph_passes/router_losses.h"
+#include "graph_passes/shard_context.h"
 #include "graph_passes/shard_experts.h"
 #include "graph_passes/stream_checkpoints.h"
 #include "graph_passes/stream_dispatch.h"
@@ -38,6 +39,17 @@ void Recompute(Graph& graph, const TrainingOptions& options, PassManager& passes
   passes.Run(pass, graph);
 }
 
+// Before gradients, which are then those of the exchanges, and before every pass that copies or types nodes.
+void SpreadSequences(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  options.layout.Validate();
+  const int64_t ranks = options.layout.context_parallel;
+  if (ranks == 1) return;
+  WEIR_CHECK(!passes.disabled.contains("shard_context"), ErrorCode::kInvalidArgument, "--context-parallel=", ranks,
+             " needs the pass shard_context; do not disable it");
+  ShardContext shard(ranks, options.rank % ranks);
+  passes.Run(shard, graph);
+}
+
 void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   options.layout.Validate();
   const int64_t ranks = options.layout.expert_parallel;
@@ -54,6 +66,7 @@ void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& pa
 void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   AddLoss loss(options.ignore_index);
   passes.Run(loss, graph);
+  SpreadSequences(graph, options, passes);
   if (options.router_losses.enabled()) {
     RouterLosses router(options.router_losses, options.ignore_index);
     passes.Run(router, graph);

@@ -33,13 +33,19 @@ void Trainer::Resume(const CheckpointState& state) {
 
 std::vector<TrainingSession::MicroBatch> Trainer::ReadStep() const {
   std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(options_.grad_accumulation));
+  const Layout& layout = options_.training.layout;
+  const int64_t parts = layout.context_parallel, replicas = layout.world / parts, length = session_.sequence();
+  const auto append_part = [&](std::vector<int64_t>& to, const std::vector<int64_t>& from) {
+    const auto begin = from.begin() + rank_ % parts * length;
+    to.insert(to.end(), begin, begin + length);
+  };
   int64_t micro = 0;
   for (auto& batch : batches) {
-    const int64_t first = samples_ + (micro++ * options_.training.layout.world + rank_) * options_.micro_batch;
+    const int64_t first = samples_ + (micro++ * replicas + rank_ / parts) * options_.micro_batch;
     for (int64_t row = 0; row < options_.micro_batch; ++row) {
       const Sample next = data_.Get(first + row);
-      batch.input_ids.insert(batch.input_ids.end(), next.input_ids.begin(), next.input_ids.end());
-      batch.labels.insert(batch.labels.end(), next.labels.begin(), next.labels.end());
+      append_part(batch.input_ids, next.input_ids);
+      append_part(batch.labels, next.labels);
     }
   }
   return batches;

@@ -44,9 +44,10 @@ struct StepRecord {
   bool skipped = false;
 };
 
-// Runs steps over a loader. Of W ranks, rank r reads the samples
-//   samples read before + (micro * W + r) * micro_batch + row,
-// so the samples of a step depend only on grad_accumulation * W * micro_batch, not on how it is split.
+// Runs steps over a loader. Of W ranks, C of which share each sequence, rank r reads the samples
+//   samples read before + (micro * W/C + r/C) * micro_batch + row,
+// and of each its r mod C'th part: the samples of a step depend only on grad_accumulation * W/C * micro_batch, not on
+// how it is split.
 class Trainer {
  public:
   Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes,
@@ -63,7 +64,7 @@ class Trainer {
   const TrainingSession& session() const { return session_; }
   const TrainerOptions& options() const { return options_; }
   int64_t tokens_per_step() const {  // of all ranks
-    return options_.training.layout.world * options_.grad_accumulation * options_.micro_batch * options_.sequence;
+    return options_.training.layout.GroupSize("context_replica") * options_.grad_accumulation * options_.micro_batch * options_.sequence;
   }
 
  private:

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph_passes/parameter_kind.h"
+#include "graph_passes/shard_context.h"
 #include "optim/random.h"
 
 namespace weir {
@@ -69,7 +70,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
                                  const Placement& place, Communicator* communicator)
     : graph_(Clone(canonical)),
       batch_(batch),
-      sequence_(sequence),
+      sequence_(SequenceOfRank(options.layout, sequence)),
       ignore_index_(options.ignore_index),
       communicator_(communicator) {
   const int64_t ranks = communicator == nullptr ? 1 : communicator->size();
@@ -82,7 +83,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   TrainingOptions own = options;
   own.rank = rank();
   BuildTrainingGraph(*graph_, own, passes);
-  SpecializeShapes(*graph_, batch, sequence);
+  SpecializeShapes(*graph_, batch, sequence_);
   PlaceOnHost(*graph_, options, passes);
   plan_ = MakePlan(*graph_, place.kind);
   MakeExecutor(place);

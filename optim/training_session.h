@@ -38,7 +38,8 @@ struct Placement {
 };
 
 // A canonical graph turned into a training graph, planned, and resident on one device: parameters,
-// accumulators and moments live in its arena. Micro-batches have the fixed launch shape [batch, sequence].
+// accumulators and moments live in its arena. Micro-batches have the fixed launch shape [batch, sequence], of which this
+// rank holds sequence / context_parallel tokens of each row.
 // With a communicator (of options.layout.world ranks, its layout set here) this is one rank of a run: every
 // rank makes the same calls, each with its own micro-batches. It moves values in host memory; on GPUs the session
 // makes NCCL's over it for what kernels exchange.
@@ -49,7 +50,7 @@ class TrainingSession {
                   Communicator* communicator = nullptr);
 
   struct MicroBatch {
-    std::vector<int64_t> input_ids, labels;  // [batch * sequence], labels already next-token
+    std::vector<int64_t> input_ids, labels;  // [batch() * sequence()], labels already next-token
   };
   // Loss and gradients of the whole step: mean over all valid labels of all micro-batches of all ranks.
   StepResult ComputeGradients(std::span<const MicroBatch> micro_batches);
@@ -79,7 +80,7 @@ class TrainingSession {
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return *graph_; }
   int64_t batch() const { return batch_; }
-  int64_t sequence() const { return sequence_; }
+  int64_t sequence() const { return sequence_; }  // tokens of each row on this rank
   int64_t vocabulary() const { return vocabulary_; }
 
  private:

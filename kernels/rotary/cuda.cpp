@@ -11,7 +11,7 @@ void LaunchTable(KernelContext& c) {
   cuda::RotaryFrequencies frequencies{};
   for (size_t i = 0; i < inv_freq.size(); ++i) frequencies.at[i] = static_cast<float>(inv_freq[i]);
   const Dims& dims = c.outputs[0].dims;
-  cuda::RotaryTable(frequencies, c.attributes().Float("scale", 1), dims[0], dims[1],
+  cuda::RotaryTable(frequencies, c.attributes().Float("scale", 1), c.attributes().Int("part", 0) * dims[0], dims[0], dims[1],
                     c.outputs[0].data<float>(), c.outputs.size() > 1 ? c.outputs[1].data<float>() : nullptr,
                     CudaQueue(c).stream);
 }

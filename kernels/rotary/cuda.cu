@@ -5,11 +5,11 @@
 namespace weir::cuda {
 namespace {
 
-__global__ void TableKernel(RotaryFrequencies frequencies, double scale, int64_t length, int64_t half,
-                            float* cos_table, float* sin_table) {
+__global__ void TableKernel(RotaryFrequencies frequencies, double scale, int64_t first, int64_t length,
+                            int64_t half, float* cos_table, float* sin_table) {
   for (int64_t k = FirstIndex(); k < length * half; k += IndexStride()) {
     const int64_t p = k / half;
-    const double angle = static_cast<float>(p) * frequencies.at[k - p * half];
+    const double angle = static_cast<float>(first + p) * frequencies.at[k - p * half];
     double s, c;
     sincos(angle, &s, &c);
     cos_table[k] = static_cast<float>(scale * c);
@@ -68,11 +68,11 @@ __global__ void RotateHalvesKernel(RotaryShape r, const T* x, const float* cos, 
 
 }  // namespace
 
-void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t length, int64_t half, float* cos,
-                 float* sin, CUstream_st* stream) {
+void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t first, int64_t length, int64_t half,
+                 float* cos, float* sin, CUstream_st* stream) {
   const int64_t count = length * half;
   if (count > 0)
-    TableKernel<<<BlocksFor(count), kThreads, 0, stream>>>(frequencies, scale, length, half, cos, sin);
+    TableKernel<<<BlocksFor(count), kThreads, 0, stream>>>(frequencies, scale, first, length, half, cos, sin);
 }
 
 void Rotate(DType dtype, const RotaryShape& shape, const void* x, const float* cos, const float* sin, void* y,

@@ -12,8 +12,8 @@ inline constexpr int kMaxRotaryPairs = 512;
 struct RotaryFrequencies {
   float at[kMaxRotaryPairs];
 };
-// cos[p,i] = scale * cos(float(p) * frequencies[i]), sin likewise; sin may be null.
-void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t length, int64_t half, float* cos,
+// cos[r,i] = scale * cos(float(first + r) * frequencies[i]), sin likewise, r < length; sin may be null.
+void RotaryTable(const RotaryFrequencies& frequencies, double scale, int64_t first, int64_t length, int64_t half, float* cos,
                  float* sin, CUstream_st* stream);
 
 // x, y [tokens, heads, width] activations; cos, sin [length, half]; token t stands at position t % length.

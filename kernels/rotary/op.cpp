@@ -49,7 +49,8 @@ std::vector<OpCase> RotaryTableCases() {
   const CaseInput listed{.kind = CaseInput::Kind::kInts, .dims = {1}, .ints = {3}};
   return {
       {"plain", {length}, {{"inv_freq", std::vector<double>{1.0, 0.25f, 0.1f}}}, 2, false},
-      {"scaled", {listed}, {{"inv_freq", std::vector<double>{0.7f}}, {"scale", 1.375}}, 2, false}};
+      {"scaled", {listed}, {{"inv_freq", std::vector<double>{0.7f}}, {"scale", 1.375}}, 2, false},
+      {"part", {listed}, {{"inv_freq", std::vector<double>{0.7f, 0.01f}}, {"part", int64_t{2}}}, 2, false}};
 }
 
 std::vector<OpCase> RotaryCases() {
@@ -74,9 +75,9 @@ const OpSchema& RotaryTableSchema() {
       .name = "RotaryTable",
       .domain = "ai.weir",
       .doc =
-          "cos[p,i] = scale * cos(float32(p * inv_freq[i])), sin likewise, p in [0,S)\n"
-          "length: int64 scalar or [1], S; attributes inv_freq (d/2 floats), scale (1.0); cos, "
-          "sin:\n"
+          "cos[r,i] = scale * cos(float32(p * inv_freq[i])), sin likewise, p = part*S + r, r in [0,S)\n"
+          "length: int64 scalar or [1], S; attributes inv_freq (d/2 floats), scale (1.0), part (0); "
+          "cos, sin:\n"
           "[S,d/2] float32. The angle is rounded to float32 as the frameworks do; cosine and scale "
           "in\n"
           "float64, rounded once. Deterministic.",

@@ -6,20 +6,21 @@
 
 namespace weir {
 
-// cos[p,i] = scale * cos(float32(p * inv_freq[i])), sin likewise, for p in [0, length)
+// cos[r,i] = scale * cos(float32(p * inv_freq[i])), sin likewise, for p = part * length + r, r in [0, length)
 template <class T>
 void RotaryTableReference(Eval<T>& e) {
   const std::vector<double> inv_freq = e.attributes.Floats("inv_freq");
   const double scale = e.attributes.Float("scale", 1);
   const int64_t length = Integers(e, 0).i.at(0), half = static_cast<int64_t>(inv_freq.size());
   for (auto& table : e.out) table = Array<T>::Floats({length, half});
-  for (int64_t p = 0; p < length; ++p) {
+  const int64_t first = e.attributes.Int("part", 0) * length;
+  for (int64_t row = 0; row < length; ++row) {
     for (int64_t i = 0; i < half; ++i) {
       const double angle =
-          static_cast<float>(p) * static_cast<float>(inv_freq[static_cast<size_t>(i)]);
-      e.out[0].f[p * half + i] = T(static_cast<float>(scale * std::cos(angle)));
+          static_cast<float>(first + row) * static_cast<float>(inv_freq[static_cast<size_t>(i)]);
+      e.out[0].f[row * half + i] = T(static_cast<float>(scale * std::cos(angle)));
       if (e.out.size() > 1)
-        e.out[1].f[p * half + i] = T(static_cast<float>(scale * std::sin(angle)));
+        e.out[1].f[row * half + i] = T(static_cast<float>(scale * std::sin(angle)));
     }
   }
 }

@@ -114,6 +114,37 @@ TEST_F(TrainRanks, StreamTheirExpertsWithTheSameBytes) {
   for (const auto& [name, tensor] : alone) EXPECT_EQ(spread.at(name)->dims(), tensor->dims()) << name;
 }
 
+// Two ranks share each sequence: one rank's samples, loss and tokens, the same bytes whatever the knobs and when resumed.
+TEST_F(TrainRanks, ShareEachSequence) {
+  const std::string two = "--ranks 2 --context-parallel 2 --micro-batch 2 --learning-rate 1e-2 --schedule constant ";
+  const Outcome plain = Train("plain", two + "--steps 4"), knobs = Train("knobs", two + "--steps 4 --recompute layer --strip 64");
+  ASSERT_EQ(plain.code, 0) << plain.text;
+  ASSERT_EQ(knobs.code, 0) << knobs.text;
+  EXPECT_EQ(ReadText(folder_ / "plain" / "weights.safetensors"), ReadText(folder_ / "knobs" / "weights.safetensors"));
+  for (const char* steps : {"2", "4"}) {
+    const Outcome part = Train("parts", two + "--save-every 2 --resume auto --steps " + steps);
+    ASSERT_EQ(part.code, 0) << part.text;
+  }
+  EXPECT_EQ(ReadText(folder_ / "plain" / "weights.safetensors"), ReadText(folder_ / "parts" / "weights.safetensors"));
+  const Outcome one = Train("one", "--steps 4 --micro-batch 2 --learning-rate 1e-2 --schedule constant");
+  ASSERT_EQ(one.code, 0) << one.text;
+  const auto shared = Metrics("plain"), single = Metrics("one");
+  ASSERT_EQ(shared.size(), 4u);
+  for (size_t i = 0; i < shared.size(); ++i) {
+    EXPECT_EQ(shared[i]["tokens"], single[i]["tokens"]);
+    EXPECT_NEAR(shared[i]["loss"], single[i]["loss"], 1e-5 * single[i]["loss"].get<double>()) << i;
+    EXPECT_NEAR(shared[i]["grad_norm"], single[i]["grad_norm"], 1e-4 * single[i]["grad_norm"].get<double>()) << i;
+  }
+}
+
+TEST_F(TrainRanks, RefuseSequencesThatCannotBeShared) {
+  const Outcome odd = Train("odd", "--ranks 3 --context-parallel 3"), ranks = Train("ranks", "--ranks 2 --context-parallel 4");
+  EXPECT_EQ(odd.code, 2);
+  EXPECT_NE(odd.text.find("--context-parallel 3 must divide --sequence 16"), std::string::npos) << odd.text;
+  EXPECT_EQ(ranks.code, 2);
+  EXPECT_NE(ranks.text.find("--context-parallel 4 must divide the 2 ranks"), std::string::npos) << ranks.text;
+}
+
 // Mixtral of 2 layers, 5 experts of 3 x 64 x 12 floats: rank 0 of two holds 3 of them, in weights, gradients and moments.
 TEST_F(TrainRanks, PlanTheFullestRank) {
   const auto ledger = [&](int expert_parallel) {

@@ -1,0 +1,43 @@
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "optim/training_session.h"
+
+namespace weir {
+
+// A family's export, its stored batch and what PyTorch made of it.
+struct StoredBatch {
+  std::unique_ptr<Graph> graph;
+  NamedTensors reference;
+  std::vector<int64_t> ids, labels;
+  int64_t rows = 0, length = 0;
+};
+const StoredBatch& Stored(const std::string& family);
+
+// Steps over the stored batch on ranks that are threads.
+struct Launch {
+  std::string family = "mixtral";
+  int64_t world = 1, expert_parallel = 1, context_parallel = 1, steps = 3;
+  std::optional<StreamDispatchOptions> stream = {};
+  int64_t leaves = 16, unit_rows = 4096;
+  std::function<void(TrainingOptions&)> knobs = {};
+};
+
+// What every rank agrees on after the steps: losses, the last gradients and the parameters, whole.
+struct Outcome {
+  std::vector<double> losses, norms;
+  std::map<std::string, std::vector<float>> gradients, parameters;
+  int64_t arena_bytes = 0;
+};
+// Fails where ranks disagree.
+Outcome RunLaunch(const Launch& launch);
+
+void ExpectSame(const Outcome& got, const Outcome& want, const std::string& what);
+// PyTorch's: the loss within 1e-6, each gradient within 1e-5 in relative L2.
+void ExpectReference(const Outcome& got, const std::string& family);
+
+}  // namespace weir
