@@ -229,7 +229,26 @@ TEST_F(Cli, VerifyExitsZeroOnlyWhenAllIsWithinTolerance) {
   const Result strict = Weir(command + " --logits-tolerance 1e-12");
   EXPECT_EQ(strict.code, 1);
   EXPECT_NE(strict.output.find("FAIL  logits"), std::string::npos) << strict.output;
-  EXPECT_EQ(Weir("verify " + kModel).code, 2);
+  const Result both = Weir(command + " --twin --ranks 2 --expert-parallel 2 --json 2>/dev/null");
+  EXPECT_EQ(both.code, 0) << both.output;
+  EXPECT_NE(both.output.find("to a float64 run"), std::string::npos);
+  EXPECT_EQ(Weir(command + " --twin --ranks 4").code, 2) << "2 rows do not go over 4 ranks";
+}
+
+TEST_F(Cli, VerifyWithoutAReferenceRunsTwinAndStreamed) {
+  const Result all = Weir("verify " + kModel);
+  EXPECT_EQ(all.code, 0) << all.output;
+  for (const char* knob : {"--strip", "--recompute layer", "--bucket", "--host-budget", "--chunk-tokens"}) {
+    EXPECT_NE(all.output.find(knob), std::string::npos) << "everything streams when nothing is said: " << knob << all.output;
+  }
+  EXPECT_NE(all.output.find("0.00e+00  (limit 0.00e+00, elements whose bits differ)"), std::string::npos) << all.output;
+  const Result one = Weir("verify " + kModel + " --strip 128 --steps 1");
+  EXPECT_EQ(one.code, 0);
+  EXPECT_EQ(one.output.find("--recompute"), std::string::npos) << one.output;
+  EXPECT_EQ(Weir("verify " + kModel + " --gradient-tolerance 1e-12").code, 1);
+  for (const char* flags : {"--batch 0", "--steps 0", "--ranks 0", "--ranks 3 --expert-parallel 2", "--ranks 65", "--chunk-tokens -1"}) {
+    EXPECT_EQ(Weir("verify " + kModel + " " + flags).code, 2) << flags;
+  }
 }
 
 TEST_F(Cli, VerifyingNothingIsAnError) {
