@@ -67,8 +67,21 @@ Attributes Eager(int64_t chunk_tokens, double alpha = 1, int64_t max_foreign = 2
           {"chunk_tokens", chunk_tokens}};
 }
 
+// Largest |got - want| over the largest |want|: experts with few routes leave most of an array
+// small.
+double PeakError(const Array<float>& got, const Array<double>& want) {
+  double worst = 0, peak = 0;
+  for (size_t i = 0; i < want.f.size(); ++i) {
+    worst = std::max(worst, std::abs(static_cast<double>(got.f[i]) - want.f[i]));
+    peak = std::max(peak, std::abs(want.f[i]));
+  }
+  return worst == 0 ? 0 : worst / peak;
+}
+
+using Measure = double (*)(const Array<float>&, const Array<double>&);
+
 void ExpectNear(const std::vector<DispatchResult>& got, const std::vector<DispatchResult>& want,
-                double tolerance) {
+                double tolerance, Measure measure = RelativeError) {
   const auto near = [&](const Array<float>& a, const Array<float>& b, const char* what,
                         size_t rank) {
     Array<double> exact;
@@ -76,7 +89,7 @@ void ExpectNear(const std::vector<DispatchResult>& got, const std::vector<Dispat
     exact.f.assign(b.f.begin(), b.f.end());
     ASSERT_EQ(a.dims, b.dims) << what;
     if (a.f.empty()) return;
-    EXPECT_LT(RelativeError(a, exact), tolerance) << what << " of rank " << rank;
+    EXPECT_LT(measure(a, exact), tolerance) << what << " of rank " << rank;
   };
   for (size_t rank = 0; rank < want.size(); ++rank) {
     near(got[rank].y, want[rank].y, "y", rank);
@@ -105,14 +118,15 @@ TEST_P(GpuDispatch, MatchesFloat64InFloat32) {
   }
 }
 
-// At most 8 roundings to bfloat16 of 2^-9 each stand behind an element, of values up to four times
-// as large as the root mean square.
+// At most 8 roundings to bfloat16 of up to 2^-8 each stand behind an element.
+constexpr double kBFloat16Tolerance = 8.0 / 256;
+
 TEST_P(GpuDispatch, MatchesFloat64InBFloat16) {
   const DispatchProblem problem = Rounded(Problem(GetParam()));
   const auto truth = RunTruth(problem, 0.5f);
   for (const auto& run :
        RunDispatchOnGpus(problem, {{}, Eager(7), Eager(0)}, 0.5f, DType::kBFloat16)) {
-    ExpectNear(run, truth, 8 * 4.0 / 512);
+    ExpectNear(run, truth, kBFloat16Tolerance, PeakError);
   }
 }
 
@@ -153,11 +167,11 @@ INSTANTIATE_TEST_SUITE_P(All, GpuDispatch, testing::ValuesIn(Cases()),
 TEST(GpuDispatchSizes, LongChunksHaveTheBitsOfOne) {
   if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs two GPUs, has " << CudaDeviceCount();
   const DispatchProblem problem = Rounded(
-      MakeProblem({.h = 136, .i = 72, .e = 6, .k = 4, .leaves = 8, .unit_rows = 1000}, {4000, 3001},
+      MakeProblem({.h = 64, .i = 40, .e = 6, .k = 4, .leaves = 8, .unit_rows = 1000}, {4000, 3001},
                   [](int64_t r, int64_t t, int64_t s) { return Skewed(r, t, s) % 6; }));
   const auto runs = RunDispatchOnGpus(problem, {{}, Eager(0), Eager(1200), Eager(2500, 1.1, 1)}, 0,
                                       DType::kBFloat16);
-  ExpectNear(runs[0], RunTruth(problem), 8 * 5.0 / 512);  // more elements, longer tails
+  ExpectNear(runs[0], RunTruth(problem), kBFloat16Tolerance, PeakError);
   for (size_t run = 1; run < runs.size(); ++run)
     ExpectSameBits(runs[run], runs[0], StrCat("knobs ", run));
 }
