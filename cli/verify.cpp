@@ -55,7 +55,8 @@ std::vector<po::options_description> Options(VerifyFlags& flags) {
 void Check(const VerifyFlags& flags) {
   const TwinOptions& run = flags.run;
   if (run.batch < 1 || run.sequence < 1 || run.steps < 1) throw UsageError("--batch, --sequence and --steps must be positive");
-  flags.dispatch.Check(run.streamed.layout.world);
+  flags.dispatch.Check(run.streamed.layout.world, run.sequence);
+  if (flags.dispatch.context_parallel > 1) throw UsageError("--context-parallel is no streaming of a twin: it regroups sums; leave it out");
   if (run.streamed.layout.world > 64) throw UsageError("--ranks must be 1..64: they are threads of this process");
   if (run.streamed.layout.world > 1 && flags.device != "cpu") throw UsageError("--ranks above 1 verify with --device cpu only");
 }
@@ -94,7 +95,7 @@ std::vector<Comparison> VerifyTwin(const Graph& graph, VerifyFlags& flags) {
   }
   if (model.moe_layers == 0) flags.dispatch.stream.chunk_tokens = 0;
   std::cerr << "streamed: " << FlagsBeyond(none, knobs()) << "\n";
-  flags.dispatch.Apply(run.streamed);
+  flags.dispatch.Apply(run.streamed, run.sequence);
   const double work = static_cast<double>(model.parameters) * static_cast<double>(run.streamed.layout.world * run.batch * run.sequence);
   run.float64 = run.streamed.precision == "float32" && work <= kMostFloat64Work;
   run.loss_tolerance = flags.limits.loss;
