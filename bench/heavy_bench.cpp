@@ -189,6 +189,15 @@ std::string ShapeNames(const std::string& subject) {
   return it == Subjects().end() ? "" : it->second.names;
 }
 
+std::vector<HeavyTiming> TimeHeavy(Device& device, const HeavyBenchOptions& options, const std::vector<int64_t>& shape) {
+  std::vector<HeavyTiming> timings;
+  for (const Timed& node : Subjects().at(options.subject).nodes) {
+    const Row row = Measure(device, node, shape, options);
+    timings.push_back({row.name, row.seconds, row.flops});
+  }
+  return timings;
+}
+
 int BenchHeavy(const HeavyBenchOptions& options, std::ostream& out) {
   const Subject& subject = Subjects().at(options.subject);
   const auto& shapes = options.shapes.empty() ? subject.shapes : options.shapes;

@@ -25,4 +25,11 @@ std::string ShapeNames(const std::string& subject);
 // ratio. Returns the exit status: 0, or 1 when the peer failed.
 int BenchHeavy(const HeavyBenchOptions& options, std::ostream& out);
 
+struct HeavyTiming {
+  std::string name;  // "forward"
+  double seconds = 0, flops = 0;
+};
+// Times each node of a subject at one shape.
+std::vector<HeavyTiming> TimeHeavy(Device& device, const HeavyBenchOptions& options, const std::vector<int64_t>& shape);
+
 }  // namespace weir
