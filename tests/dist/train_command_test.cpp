@@ -11,18 +11,13 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
+#include "tests/dist/program.h"
 #include "tests/dist/two_gpus.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Beside this test where both were installed, else where it was built.
-std::string Program() {
-  const fs::path beside = fs::read_symlink("/proc/self/exe").parent_path() / "weir";
-  return fs::exists(beside) ? beside.string() : WEIR_PROGRAM;
-}
 
 std::string ReadText(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
@@ -46,7 +41,7 @@ class TrainOnGpus : public testing::Test {
   };
   Outcome Train(const std::string& out, const std::string& flags) const {
     const fs::path log = folder_ / (out + ".log");
-    const std::string command = Program() + " train " WEIR_SOURCE_DIR "/models/mixtral/dynamo18_batched_mm_eager.onnx --data " +
+    const std::string command = WeirProgram() + " train " WEIR_SOURCE_DIR "/models/mixtral/dynamo18_batched_mm_eager.onnx --data " +
                                 (folder_ / "text.txt").string() + " --data-format text --sequence 16 --micro-batch 2 --threads 1 --out " +
                                 (folder_ / out).string() + " " + flags + " >" + log.string() + " 2>&1";
     const auto start = std::chrono::steady_clock::now();
