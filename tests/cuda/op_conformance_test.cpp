@@ -29,10 +29,11 @@ const std::set<std::string> kBFloat16Ops = {
     "Softplus", "Clip", "Where", "Less", "Equal", "UnaryGradient", "Softmax", "LogSoftmax", "SoftmaxGradient", "ReduceSum", "ReduceMean",
     "ReduceMax", "TopK", "ArgMax", "Reshape", "Transpose", "Concat", "Split", "Slice", "Expand", "Gather", "GatherElements", "Cast",
     "Tile", "Identity", "Min", "Max", "MatMul", "Gemm", "Linear", "LinearWeightGradient", "Experts", "PipelinedLlep", "CrossEntropy",
-    "RingDtp", "Attention"};
+    "RingDtp", "Attention", "SequenceToHeads", "HeadsToSequence"};
 const std::set<std::string> kBFloat16Gradients = {"RmsNorm", "Rotary",  "Embedding", "Sigmoid", "Tanh", "Swish",
                                                   "Gelu",    "Softmax", "Neg",       "Concat",  "Split",
-                                                  "MatMul",  "Gemm",    "Linear",    "CrossEntropy", "Attention"};
+                                                  "MatMul",  "Gemm",    "Linear",    "CrossEntropy", "Attention",
+                                                  "SequenceToHeads", "HeadsToSequence"};
 // bfloat16 roundings behind one element of an output: of what is made on the way, of a product before its bias. One
 // unless named.
 const std::map<std::string, int> kRoundings = {{"Experts", 8}, {"PipelinedLlep", 8}, {"RingDtp", 8}, {"Linear", 2}, {"Gemm", 2},

@@ -35,9 +35,17 @@ RunBits BitsOfTwo(const std::string& name, const TrainingOptions& options, Devic
     PassManager passes;
     Placement place = kind;
     place.ordinal = static_cast<int>(host.rank());
-    TrainingSession session(*family.graph, options, family.rows / 2, family.length, {}, passes, place, &host);
-    const auto half = static_cast<std::ptrdiff_t>(family.batch.labels.size() / 2), first = host.rank() * half;
-    const auto part = [&](const std::vector<int64_t>& all) { return std::vector<int64_t>(all.begin() + first, all.begin() + first + half); };
+    // Half of the rows, or half of each.
+    const int64_t parts = options.layout.context_parallel, rows = family.rows / 2 * parts;
+    TrainingSession session(*family.graph, options, rows, family.length, {}, passes, place, &host);
+    const auto part = [&](const std::vector<int64_t>& all) {
+      std::vector<int64_t> own;
+      for (int64_t row = 0; row < rows; ++row) {
+        const auto first = all.begin() + (parts == 1 ? host.rank() * rows + row : row) * family.length + (parts == 1 ? 0 : host.rank() * session.sequence());
+        own.insert(own.end(), first, first + session.sequence());
+      }
+      return own;
+    };
     const TrainingSession::MicroBatch own{part(family.batch.input_ids), part(family.batch.labels)};
     RunBits& mine = bits[host.rank()];
     std::vector<double> scalars;
@@ -59,9 +67,9 @@ RunBits BitsOfTwo(const std::string& name, const TrainingOptions& options, Devic
   return bits[0];
 }
 
-TrainingOptions Ranks(int64_t expert_parallel) {
+TrainingOptions Ranks(int64_t expert_parallel, int64_t context_parallel) {
   TrainingOptions options;
-  options.layout = {.world = 2, .expert_parallel = expert_parallel};
+  options.layout = {.world = 2, .expert_parallel = expert_parallel, .context_parallel = context_parallel};
   options.unit_rows = 5;
   if (expert_parallel > 1) options.stream_dispatch = StreamDispatchOptions{};
   return options;
@@ -95,12 +103,12 @@ void ExpectPyTorchs(const std::string& name, const RunBits& bits) {
 }
 
 // Everything that promises the same bits, one after the other.
-void ExpectKnobsChangeNoBit(const std::string& name, int64_t expert_parallel, DeviceKind kind) {
-  TrainingOptions options = Ranks(expert_parallel);
+void ExpectKnobsChangeNoBit(const std::string& name, int64_t expert_parallel, int64_t context_parallel, DeviceKind kind) {
+  TrainingOptions options = Ranks(expert_parallel, context_parallel);
   const RunBits twin = BitsOfTwo(name, options, kind);
   ExpectPyTorchs(name, twin);
   const auto compare = [&](const std::string& what) {
-    ExpectSameBits(BitsOfTwo(name, options, kind), twin, StrCat(name, ", E_p ", expert_parallel, ", ", what));
+    ExpectSameBits(BitsOfTwo(name, options, kind), twin, StrCat(name, ", E_p ", expert_parallel, ", C ", context_parallel, ", ", what));
   };
   compare("again");
   for (const auto& [chunks, alpha] : {std::pair{3, 1.1}, {16, 1.0}}) {
@@ -115,21 +123,24 @@ void ExpectKnobsChangeNoBit(const std::string& name, int64_t expert_parallel, De
   compare("boundaries and moments on the host");
 }
 
-class TwoGpus : public testing::TestWithParam<std::tuple<const char*, int64_t>> {};
-INSTANTIATE_TEST_SUITE_P(Models, TwoGpus, testing::Combine(testing::Values("mixtral", "gpt_oss"), testing::Values(1, 2)), [](const auto& info) {
-  return StrCat(std::get<0>(info.param), "_Ep", std::get<1>(info.param));
-});
+class TwoGpus : public testing::TestWithParam<std::tuple<const char*, int64_t, int64_t>> {};
+INSTANTIATE_TEST_SUITE_P(Models, TwoGpus, testing::Combine(testing::Values("mixtral", "gpt_oss"), testing::Values(1, 2), testing::Values(1, 2)),
+                         [](const auto& info) {
+                           return StrCat(std::get<0>(info.param), "_Ep", std::get<1>(info.param), "_C", std::get<2>(info.param));
+                         });
 
 TEST_P(TwoGpus, TrainWithPyTorchsGradientsAndTheSameBits) {
   WEIR_NEEDS_GPUS(2);
-  const auto& [name, expert_parallel] = GetParam();
-  ExpectKnobsChangeNoBit(name, expert_parallel, DeviceKind::kCuda);
+  const auto& [name, expert_parallel, context_parallel] = GetParam();
+  ExpectKnobsChangeNoBit(name, expert_parallel, context_parallel, DeviceKind::kCuda);
 }
 
 // The test itself, where there are no GPUs.
 TEST(CpuRanks, TrainWithPyTorchsGradientsAndTheSameBits) {
   for (const char* name : {"mixtral", "gpt_oss"}) {
-    for (const int64_t expert_parallel : {1, 2}) ExpectKnobsChangeNoBit(name, expert_parallel, DeviceKind::kCpu);
+    for (const int64_t expert_parallel : {1, 2}) {
+      for (const int64_t context_parallel : {1, 2}) ExpectKnobsChangeNoBit(name, expert_parallel, context_parallel, DeviceKind::kCpu);
+    }
   }
 }
 
