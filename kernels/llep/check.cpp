@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <map>
 #include <set>
 #include <tuple>
 
@@ -30,8 +29,14 @@ class PlanChecker {
   }
 
  private:
+  static void Require(bool good, const char* what) {
+    if (!good) Fail(what);
+  }
   static void Require(bool good, const std::string& what) {
-    WEIR_CHECK(good, ErrorCode::kInternal, "the expert dispatch plan is wrong: ", what);
+    if (!good) Fail(what);
+  }
+  [[noreturn]] static void Fail(const std::string& what) {
+    throw Error(ErrorCode::kInternal, "the expert dispatch plan is wrong: " + what);
   }
   int64_t Total() const {
     int64_t total = 0;
@@ -56,30 +61,36 @@ class PlanChecker {
 
   // Canonical order, no gap, cuts every unit_rows, only owners and borrowers.
   void CheckUnits(const LlepChunk& chunk) {
-    std::map<std::pair<int64_t, int64_t>, int64_t> reached;  // (expert, leaf) -> rows
+    const int64_t leaves = chunk.end_leaf - chunk.first_leaf;
+    std::vector<int64_t> reached(static_cast<size_t>(knobs_.experts * leaves));  // rows
     const LlepUnit* last = nullptr;
     for (const LlepUnit& unit : chunk.units) {
       const auto at = [](const LlepUnit& u) { return std::tuple(u.expert, u.leaf, u.begin); };
       Require(last == nullptr || at(*last) < at(unit), "units are not in canonical order");
       last = &unit;
-      Require(unit.leaf >= chunk.first_leaf && unit.leaf < chunk.end_leaf,
+      Require(unit.leaf >= chunk.first_leaf && unit.leaf < chunk.end_leaf && unit.expert >= 0 &&
+                  unit.expert < knobs_.experts,
               "a unit lies outside its chunk");
-      Require(unit.rank == knobs_.Owner(unit.expert) || plan_.Slot(unit.rank, unit.expert) >= 0,
-              StrCat("rank ", unit.rank, " computes expert ", unit.expert, " without having it"));
-      int64_t& end = reached[{unit.expert, unit.leaf}];
+      if (unit.rank != knobs_.Owner(unit.expert) && plan_.Slot(unit.rank, unit.expert) < 0) {
+        Fail(StrCat("rank ", unit.rank, " computes expert ", unit.expert, " without having it"));
+      }
+      int64_t& end =
+          reached[static_cast<size_t>(unit.expert * leaves + unit.leaf - chunk.first_leaf)];
       Require(unit.begin == end && unit.begin % knobs_.unit_rows == 0 && unit.rows() >= 1 &&
                   unit.rows() <= knobs_.unit_rows,
               "units do not cut an expert's rows as defined");
       end = unit.end;
       rows_ += unit.rows();
     }
-    for (const auto& [place, end] : reached) {
+    for (int64_t place = 0; place < std::ssize(reached); ++place) {
+      const int64_t expert = place / leaves, leaf = chunk.first_leaf + place % leaves;
       int64_t routed = 0;
-      for (int64_t source = 0; source < knobs_.ranks; ++source) {
-        routed += RouteCount(knobs_, counts_, source, place.second, place.first);
+      for (int64_t source = 0; source < knobs_.ranks; ++source)
+        routed += RouteCount(knobs_, counts_, source, leaf, expert);
+      if (const int64_t end = reached[static_cast<size_t>(place)]; routed != end) {
+        Fail(StrCat("expert ", expert, " has ", routed, " rows in leaf ", leaf, ", ", end,
+                    " are assigned"));
       }
-      Require(routed == end, StrCat("expert ", place.first, " has ", routed, " rows in leaf ",
-                                    place.second, ", ", end, " are assigned"));
     }
   }
 
@@ -97,15 +108,17 @@ class PlanChecker {
   }
 
   void CheckRounds(const LlepChunk& chunk) const {
-    std::set<std::pair<int64_t, int64_t>> sends;
+    std::vector<bool> sends(static_cast<size_t>(knobs_.ranks * chunk.rounds));
     std::vector<int64_t> taken(static_cast<size_t>(knobs_.ranks), -1);
     for (const LlepUnit& unit : chunk.units) {
       const int64_t owner = knobs_.Owner(unit.expert);
       Require((unit.rank == owner) == (unit.round < 0),
               "a unit at home has a round, or one away has none");
       if (unit.rank == owner) continue;
-      Require(unit.round < chunk.rounds && sends.insert({unit.rank, unit.round}).second,
-              StrCat("rank ", unit.rank, " sends twice in a round"));
+      Require(unit.round < chunk.rounds, "a unit returns after the last round");
+      const auto turn = static_cast<size_t>(unit.rank * chunk.rounds + unit.round);
+      Require(!sends[turn], "a rank sends twice in a round");
+      sends[turn] = true;
       Require(unit.round > taken[static_cast<size_t>(owner)],
               "partials reach an owner out of order");
       taken[static_cast<size_t>(owner)] = unit.round;
