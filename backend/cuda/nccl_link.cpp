@@ -99,7 +99,10 @@ class NcclLink final : public GpuLink {
     CheckCuda(cudaGetDevice(&gpu_), "reading the current GPU");
     int least = 0, greatest = 0;
     CheckCuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities");
-    CheckCuda(cudaStreamCreateWithPriority(&queue_, cudaStreamNonBlocking, greatest), "creating a communication stream");
+    for (cudaStream_t* queue : {&queue_, &copies_}) {
+      CheckCuda(cudaStreamCreateWithPriority(queue, cudaStreamNonBlocking, greatest), "creating a communication stream");
+    }
+    copied_ = NewEvent();
     if (host.size() > 1) Join(host);
   }
 
@@ -107,7 +110,7 @@ class NcclLink final : public GpuLink {
     cudaSetDevice(gpu_);
     if (comm_ != nullptr) Leave();
     cudaFree(greetings_);
-    cudaStreamDestroy(queue_);
+    for (cudaStream_t queue : {queue_, copies_}) cudaStreamDestroy(queue);
   }
 
   Event NewEvent() override {
@@ -125,10 +128,9 @@ class NcclLink final : public GpuLink {
     for (const Message& message : t.receive) CheckMemory(message.bytes);
     CheckCuda(cudaStreamWaitEvent(queue_, Of(ready), 0), "ordering a transfer after the compute stream");
     CheckCuda(cudaEventRecord(Of(begin), queue_), "marking the begin of a transfer");
-    for (const Copy& copy : t.copies) {
-      CheckCuda(cudaMemcpyAsync(copy.to, copy.from, static_cast<size_t>(copy.count), cudaMemcpyDeviceToDevice, queue_), "copying");
-    }
+    if (!t.copies.empty()) CopyBeside(begin, t.copies);
     if (!t.send.empty() || !t.receive.empty()) Exchange(t, Clock::time_point::max());
+    if (!t.copies.empty()) CheckCuda(cudaStreamWaitEvent(queue_, Of(copied_), 0), "waiting for a copy");
     CheckCuda(cudaEventRecord(Of(end), queue_), "marking the end of a transfer");
   }
 
@@ -195,6 +197,15 @@ class NcclLink final : public GpuLink {
     Exchange(all, deadline);
   }
 
+  // What stays on this GPU, while the links are busy with the rest.
+  void CopyBeside(const Event& begin, std::span<const Copy> copies) {
+    CheckCuda(cudaStreamWaitEvent(copies_, Of(begin), 0), "ordering a copy");
+    for (const Copy& copy : copies) {
+      CheckCuda(cudaMemcpyAsync(copy.to, copy.from, static_cast<size_t>(copy.count), cudaMemcpyDeviceToDevice, copies_), "copying");
+    }
+    CheckCuda(cudaEventRecord(Of(copied_), copies_), "marking the end of a copy");
+  }
+
   void Exchange(const Transfers& t, Clock::time_point deadline) {
     WEIR_CHECK(comm_ != nullptr, ErrorCode::kCommError, "the link between the GPUs is down");
     const Nccl& nccl = Library();
@@ -251,7 +262,8 @@ class NcclLink final : public GpuLink {
   const cudaStream_t compute_;
   const std::atomic<bool>& stop_;
   int gpu_ = 0;
-  cudaStream_t queue_ = nullptr;
+  cudaStream_t queue_ = nullptr, copies_ = nullptr;
+  Event copied_;
   ncclComm_t comm_ = nullptr;
   void* greetings_ = nullptr;
 };
