@@ -68,19 +68,25 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
 RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, Progress progress)
     : folder_(std::move(folder)),
       title_(std::move(title)),
-      records_(ReadMetrics(folder_ / "metrics.jsonl", resumed)),
-      metrics_(folder_ / "metrics.jsonl"),
+      metrics_(ReadMetrics(folder_ / "metrics.jsonl", resumed)),
+      log_(folder_ / "metrics.jsonl"),
       progress_(std::move(progress)) {}
 
 void RunFolder::Record(const StepRecord& record) {
-  records_.push_back(record);
-  metrics_.Write(record);
+  metrics_.steps.push_back(record);
+  log_.Write(record);
+  progress_.Show(record);
+}
+
+void RunFolder::Record(const EvalRecord& record) {
+  metrics_.evaluations.push_back(record);
+  log_.Write(record);
   progress_.Show(record);
 }
 
 void RunFolder::Save(const TrainingSession& session) const {
   SaveWeights(session, Weights(), Steps());
-  WriteText(folder_ / "loss.svg", LossPicture(records_, title_));
+  WriteText(folder_ / "loss.svg", LossPicture(metrics_.steps, title_));
 }
 
 }  // namespace weir

@@ -32,15 +32,17 @@ class RunFolder {
   RunFolder(std::filesystem::path folder, std::string title, int64_t resumed, Progress progress);
 
   void Record(const StepRecord& record);
+  void Record(const EvalRecord& record);
   void Save(const TrainingSession& session) const;
   std::filesystem::path Weights() const { return folder_ / "weights.safetensors"; }
-  int64_t Steps() const { return records_.empty() ? 0 : records_.back().step; }
+  int64_t Steps() const { return metrics_.steps.empty() ? 0 : metrics_.steps.back().step; }
+  int64_t Evaluated() const { return metrics_.evaluations.empty() ? -1 : metrics_.evaluations.back().step; }  // the last step that was
 
  private:
   std::filesystem::path folder_;
   std::string title_;
-  std::vector<StepRecord> records_;
-  MetricsLog metrics_;
+  Metrics metrics_;
+  MetricsLog log_;
   Progress progress_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "backend/cpu/parallel.h"
 #include "cli/commands.h"
+#include "cli/data_flags.h"
 #include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
@@ -27,12 +28,6 @@ namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct DataFlags {
-  std::vector<std::string> paths;
-  TokenFileOptions files;
-  bool no_shuffle = false;
-};
 
 struct RunFlags {
   std::string model, output, non_finite, init, device;
@@ -59,13 +54,6 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
       ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
       ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
-  po::options_description files("Data");
-  files.add_options()
-      ("data", po::value<std::vector<std::string>>(&data.paths)->required(),
-       "token file or folder of files; repeatable. llm.c / nanoGPT .bin, .npy, Megatron .bin + .idx, text as bytes")
-      ("data-format", text(data.files.format), "auto, text, u16, u32, npy or megatron")
-      ("document-separator", integer(data.files.separator), "id that ends a document in files without document bounds; -1 = none")
-      ("no-shuffle", po::bool_switch(&data.no_shuffle), "keep documents in file order");
   po::options_description batch("Batch");
   batch.add_options()
       ("sequence", integer(trainer.sequence), "tokens per sequence")
@@ -86,7 +74,7 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("weight-decay", Real(training.weight_decay), "decoupled")
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
       ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
-  return {main, ranks.Options(), dispatch.Options(), files, batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
+  return {main, ranks.Options(), dispatch.Options(), data.Options(), data.EvalOptions(), batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
 int64_t VocabularyOf(const Graph& graph) {
@@ -94,14 +82,6 @@ int64_t VocabularyOf(const Graph& graph) {
     if (node->op() == "Embedding") return node->in(1)->shape[0].Constant();
   }
   throw Error(ErrorCode::kInvalidModel, "the model has no token embedding to train from input_ids");
-}
-
-DataLoader OpenData(const DataFlags& flags, const TrainerOptions& trainer, uint64_t seed, int64_t vocabulary) {
-  std::vector<std::unique_ptr<TokenFile>> files;
-  for (const std::string& path : flags.paths) {
-    for (auto& file : OpenTokenFiles(path, flags.files)) files.push_back(std::move(file));
-  }
-  return DataLoader(std::move(files), trainer.sequence, seed, !flags.no_shuffle, vocabulary);
 }
 
 // Ctrl-C and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. Another one two
@@ -199,6 +179,11 @@ int AgreedSignal(Communicator* world) {
   return *std::ranges::max_element(signals);
 }
 
+int64_t AgreedMaximum(Communicator* world, int64_t value) {
+  if (world == nullptr) return value;
+  return std::ranges::max(world->GatherValues(value, {"AgreedMaximum", "evaluated step"}));
+}
+
 // Every rank calls it; none ends, as if it had failed, while rank 0 writes.
 void Save(const TrainingSession& session, const RunFolder* folder, Communicator* world) {
   if (folder != nullptr) {
@@ -228,13 +213,12 @@ void SaveAfterError(Error& error, const TrainingSession& session, const RunFolde
 // What a resumed run must share with the one that it goes on: the tokens and their order.
 std::map<std::string, std::string> Identity(const RunFlags& run, const DataFlags& flags, const TrainerOptions& trainer,
                                             const DataLoader& data) {
-  return {{"--seed", std::to_string(run.seed)},
-          {"--sequence", std::to_string(trainer.sequence)},
-          {"--no-shuffle", flags.no_shuffle ? "1" : "0"},
-          {"--leaves", std::to_string(trainer.training.leaves)},
-          {"--unit-rows", std::to_string(trainer.training.unit_rows)},
-          {"tokens of --data", std::to_string(data.tokens_per_epoch())},
-          {"documents of --data", std::to_string(data.documents())}};
+  std::map<std::string, std::string> identity = {{"--seed", std::to_string(run.seed)},
+                                                 {"--sequence", std::to_string(trainer.sequence)},
+                                                 {"--leaves", std::to_string(trainer.training.leaves)},
+                                                 {"--unit-rows", std::to_string(trainer.training.unit_rows)}};
+  flags.AddIdentity(data, identity);
+  return identity;
 }
 
 struct TrainFlags {
@@ -255,7 +239,10 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (!leads) passes.print = [](const std::string&) {};
   if (world != nullptr) CheckSameConfig(*world, flags.config);
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
-  const DataLoader data = OpenData(flags.data, flags.trainer, flags.run.seed, VocabularyOf(*graph));
+  const int64_t vocabulary = VocabularyOf(*graph);
+  const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
+  std::optional<DataLoader> held_out;
+  if (flags.data.evaluates()) held_out = flags.data.OpenHeldOut(flags.trainer.sequence, flags.run.seed, vocabulary);
   Trainer trainer(*graph, flags.trainer, data, passes, world);
   passes.CheckNames();
   const fs::path path = flags.run.output;
@@ -287,11 +274,24 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   }
   StopOnSignals();
   int stopped_by = 0;
+  bool complete = false;
+  const auto stopped = [&] { return (stopped_by = AgreedSignal(world)) != 0; };
+  int64_t evaluated = AgreedMaximum(world, folder ? folder->Evaluated() : -1);
+  // After this step, when it is due and not done; false when a signal came before its end.
+  const auto evaluate = [&](int64_t step) {
+    if (!held_out || step == evaluated || !(step == 0 || trainer.Done() || (flags.data.eval_every > 0 && step % flags.data.eval_every == 0))) return true;
+    const auto record = trainer.Evaluate(*held_out, flags.data.eval_batches, stopped);
+    if (record && folder) folder->Record(*record);
+    evaluated = step;
+    return record.has_value();
+  };
   try {
-    while (!trainer.Done() && (stopped_by = AgreedSignal(world)) == 0) {
+    complete = evaluate(resumed) && trainer.Done();
+    while (!complete && !stopped()) {
       const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
       if (folder) folder->Record(record);
       checkpoints.AfterStep(trainer, record.step);
+      complete = evaluate(record.step) && trainer.Done();
     }
   } catch (Error& error) {
     SaveAfterError(error, trainer.session(), folder.get(), world);
@@ -300,11 +300,11 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   checkpoints.Save(trainer);
   Save(trainer.session(), folder.get(), world);
   if (!folder) return {kExitOk, ""};
-  if (!trainer.Done() && flags.checkpoints.enabled()) {
+  if (!complete && flags.checkpoints.enabled()) {
     return {kExitRequeue, StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
                                  "; go on with --resume auto")};
   }
-  if (!trainer.Done()) {
+  if (!complete) {
     return {kExitFailed, StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
                                 "; its weights are in ", folder->Weights().string())};
   }
@@ -327,6 +327,7 @@ int TrainCommand(int argc, const char* const* argv) {
   CheckRanges(run, flags.trainer);
   flags.ranks.Check();
   flags.checkpoints.Check();
+  flags.data.Check();
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
   flags.dispatch.Check(WorldSize(flags.ranks, environment), flags.trainer.sequence);
   std::vector<std::string> arguments = {"weir"};

@@ -1,72 +1,93 @@
 #include "optim/data_loader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "graph/error.h"
-#include "optim/random.h"
 
 namespace weir {
+namespace {
 
-DataLoader::DataLoader(std::vector<std::unique_ptr<TokenFile>> files, int64_t sequence, uint64_t seed,
-                       bool shuffle, int64_t vocabulary)
-    : files_(std::move(files)), sequence_(sequence), seed_(seed), shuffle_(shuffle) {
-  WEIR_CHECK(sequence > 0, ErrorCode::kInvalidArgument, "--sequence=", sequence, " must be positive");
-  for (const auto& file : files_) {
-    CheckTokenRange(*file, vocabulary);
-    const auto& starts = file->document_starts();
-    for (size_t d = 0; d + 1 < starts.size(); ++d) {
-      const int64_t length = starts[d + 1] - starts[d];
-      if (length > 0) documents_.push_back({file.get(), starts[d], length});
-      tokens_ += length;
-    }
-  }
-  WEIR_CHECK(tokens_ > 1, ErrorCode::kInvalidArgument, "the data holds ", tokens_, " tokens in ",
-             files_.size(), " files; next-token training needs at least 2");
+std::vector<DataSource> OneSource(std::vector<std::unique_ptr<TokenFile>> files) {
+  std::vector<DataSource> sources(1);
+  sources[0].files = std::move(files);
+  return sources;
 }
 
-const DataLoader::Epoch& DataLoader::LoadEpoch(int64_t index) const {
-  Epoch& epoch = epochs_[index % 2];
-  if (epoch.index == index) return epoch;
-  epoch.index = index;
-  if (shuffle_) {
-    epoch.order = Permutation(documents(), "epoch." + std::to_string(index), seed_);
-  } else {
-    epoch.order.resize(documents_.size());
-    std::iota(epoch.order.begin(), epoch.order.end(), 0);
+// Whole numbers that add up to `total`, as near to the weights as can be: the largest remainders are rounded up.
+std::vector<int64_t> Shares(const std::vector<DataSource>& sources, int64_t total) {
+  double sum = 0;
+  for (const DataSource& source : sources) sum += source.weight;
+  std::vector<int64_t> shares;
+  std::vector<double> rest;
+  for (const DataSource& source : sources) {
+    const double exact = source.weight / sum * static_cast<double>(total);
+    shares.push_back(static_cast<int64_t>(exact));
+    rest.push_back(exact - std::floor(exact));
   }
-  epoch.starts.clear();
-  int64_t start = 0;
-  for (const int64_t document : epoch.order) {
-    epoch.starts.push_back(start);
-    start += documents_[static_cast<size_t>(document)].length;
+  std::vector<size_t> order(sources.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return rest[a] > rest[b]; });
+  const int64_t missing = total - std::accumulate(shares.begin(), shares.end(), int64_t{0});
+  for (size_t i = 0; i < static_cast<size_t>(missing); ++i) ++shares[order[i]];
+  return shares;
+}
+
+}  // namespace
+
+DataLoader::DataLoader(std::vector<std::unique_ptr<TokenFile>> files, const DataOptions& options)
+    : DataLoader(OneSource(std::move(files)), options) {}
+
+DataLoader::DataLoader(std::vector<DataSource> sources, const DataOptions& options) {
+  WEIR_CHECK(!sources.empty(), ErrorCode::kInvalidArgument, "no data was given");
+  if (sources.size() > 1) Deal(sources);
+  for (DataSource& source : sources) streams_.emplace_back(std::move(source.files), options);
+}
+
+// The source that is furthest behind its share is next.
+void DataLoader::Deal(const std::vector<DataSource>& sources) {
+  for (const DataSource& source : sources) {
+    WEIR_CHECK(std::isfinite(source.weight) && source.weight > 0, ErrorCode::kInvalidArgument, "--data: the weight ", source.weight,
+               " must be positive");
   }
-  return epoch;
+  per_period_ = Shares(sources, kPeriod);
+  for (size_t s = 0; s < sources.size(); ++s) {
+    WEIR_CHECK(per_period_[s] > 0, ErrorCode::kInvalidArgument, "--data: the weight ", sources[s].weight, " is less than one sample in ",
+               kPeriod, "; leave that source out or raise its weight");
+  }
+  std::vector<int64_t> behind(sources.size(), 0), dealt(sources.size(), 0);
+  for (int64_t i = 0; i < kPeriod; ++i) {
+    for (size_t s = 0; s < behind.size(); ++s) behind[s] += per_period_[s];
+    const auto next = static_cast<size_t>(std::ranges::max_element(behind) - behind.begin());
+    behind[next] -= kPeriod;
+    source_.push_back(static_cast<int32_t>(next));
+    earlier_.push_back(dealt[next]++);
+  }
 }
 
 Sample DataLoader::Get(int64_t sample_index) const {
-  Sample sample;
-  sample.input_ids.resize(static_cast<size_t>(sequence_));
-  sample.labels.assign(static_cast<size_t>(sequence_), kIgnore);
-  int64_t filled = 0;
-  while (filled < sequence_) {
-    const int64_t position = sample_index * sequence_ + filled;
-    const Epoch& epoch = LoadEpoch(position / tokens_);
-    const int64_t offset = position % tokens_;
-    const auto place = std::upper_bound(epoch.starts.begin(), epoch.starts.end(), offset) -
-                       epoch.starts.begin() - 1;
-    const auto& document = documents_[static_cast<size_t>(epoch.order[static_cast<size_t>(place)])];
-    const int64_t within = offset - epoch.starts[static_cast<size_t>(place)];
-    const int64_t count = std::min(sequence_ - filled, document.length - within);
-    // One more token than the inputs need, unless the document ends there.
-    const bool has_next = within + count < document.length;
-    std::vector<int64_t> ids(static_cast<size_t>(count + (has_next ? 1 : 0)));
-    document.file->Read(document.first + within, ids);
-    std::copy_n(ids.begin(), count, sample.input_ids.begin() + filled);
-    std::copy(ids.begin() + 1, ids.end(), sample.labels.begin() + filled);
-    filled += count;
-  }
-  return sample;
+  if (streams_.size() == 1) return streams_[0].Get(sample_index);
+  const auto place = static_cast<size_t>(sample_index % kPeriod);
+  const auto source = static_cast<size_t>(source_[place]);
+  return streams_[source].Get(sample_index / kPeriod * per_period_[source] + earlier_[place]);
+}
+
+int64_t DataLoader::tokens_per_epoch() const {
+  int64_t tokens = 0;
+  for (const TokenStream& stream : streams_) tokens += stream.tokens();
+  return tokens;
+}
+
+int64_t DataLoader::documents() const {
+  int64_t documents = 0;
+  for (const TokenStream& stream : streams_) documents += stream.documents();
+  return documents;
+}
+
+int64_t DataLoader::samples_per_epoch() const {
+  WEIR_CHECK(streams_.size() == 1, ErrorCode::kInternal, "a mixture has no epoch");
+  return streams_[0].samples_per_epoch();
 }
 
 }  // namespace weir

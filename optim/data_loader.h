@@ -1,53 +1,43 @@
 #pragma once
 #include <cstdint>
 #include <memory>
-#include <string>
 #include <vector>
 
-#include "optim/token_file.h"
+#include "optim/token_stream.h"
 
 namespace weir {
 
-// Fixed-length next-token samples. labels[j] is the token after input_ids[j], or kIgnore where that
-// token belongs to another document.
-struct Sample {
-  std::vector<int64_t> input_ids, labels;
+// Files that are drawn from together. Weights: share of the samples; all positive, or one source.
+struct DataSource {
+  std::vector<std::unique_ptr<TokenFile>> files;
+  double weight = 1;
 };
 
-// An endless stream of samples, a pure function of (files, seed, sequence, sample index), so any rank
-// count, accumulation or resume reads the same tokens. Each epoch is every document once, in an order
-// shuffled by seed and epoch, concatenated; sample i covers stream positions [i*S, (i+1)*S): no token is
-// skipped or repeated within an epoch, and a sample may cross documents and epochs.
+// Samples of one source, or of several in fixed proportions, a pure function of the sample index: any rank
+// count, accumulation or resume reads the same tokens. Every kPeriod samples hold each source's share of them
+// rounded to whole samples, spread evenly; each source's own samples come in its order, none left out.
 class DataLoader {
  public:
-  static constexpr int64_t kIgnore = -100;
+  static constexpr int64_t kIgnore = TokenStream::kIgnore;
+  static constexpr int64_t kPeriod = 1 << 16;
 
-  // Checks that every id is in [0, vocabulary) and that there is at least one token.
-  DataLoader(std::vector<std::unique_ptr<TokenFile>> files, int64_t sequence, uint64_t seed,
-             bool shuffle, int64_t vocabulary);
+  DataLoader(std::vector<DataSource> sources, const DataOptions& options);
+  DataLoader(std::vector<std::unique_ptr<TokenFile>> files, const DataOptions& options);  // one source
 
   Sample Get(int64_t sample_index) const;
-  int64_t tokens_per_epoch() const { return tokens_; }
-  int64_t documents() const { return static_cast<int64_t>(documents_.size()); }
+  int64_t tokens_per_epoch() const;  // of all sources, each once
+  int64_t documents() const;
+  int64_t samples_per_epoch() const;  // of one source
+  const std::vector<TokenStream>& streams() const { return streams_; }
 
  private:
-  struct Document {
-    const TokenFile* file;
-    int64_t first, length;
-  };
-  struct Epoch {
-    int64_t index = -1;
-    std::vector<int64_t> order;   // document of each place
-    std::vector<int64_t> starts;  // stream offset of each place within the epoch
-  };
-  const Epoch& LoadEpoch(int64_t index) const;
+  void Deal(const std::vector<DataSource>& sources);
 
-  std::vector<std::unique_ptr<TokenFile>> files_;
-  std::vector<Document> documents_;
-  int64_t sequence_, tokens_ = 0;
-  uint64_t seed_;
-  bool shuffle_;
-  mutable Epoch epochs_[2];  // a sample rarely spans more than two
+  std::vector<TokenStream> streams_;
+  // Of one period, when there are several sources.
+  std::vector<int32_t> source_;    // of each sample
+  std::vector<int64_t> earlier_;   // samples of the same source before it
+  std::vector<int64_t> per_period_;  // samples of each source
 };
 
 }  // namespace weir

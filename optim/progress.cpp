@@ -17,27 +17,48 @@ struct MetricsLog::Impl {
   std::ofstream out;
 };
 
-std::vector<StepRecord> ReadMetrics(const std::filesystem::path& file, int64_t step) {
-  std::vector<StepRecord> records;
+namespace {
+
+// Non-finite numbers are written as null.
+double Number(const nlohmann::json& json, const char* key) {
+  const auto it = json.find(key);
+  return it != json.end() && it->is_number() ? it->get<double>() : std::nan("");
+}
+
+StepRecord StepOf(const nlohmann::json& json) {
+  return {.step = json.value("step", int64_t{0}), .loss = Number(json, "loss"), .grad_norm = Number(json, "grad_norm"),
+          .learning_rate = Number(json, "learning_rate"), .tokens_per_s = Number(json, "tokens_per_s"),
+          .step_ms = Number(json, "step_ms"), .tokens = json.value("tokens", int64_t{0}),
+          .skipped = json.value("skipped", false)};
+}
+
+EvalRecord EvaluationOf(const nlohmann::json& json) {
+  return {.step = json.value("step", int64_t{0}), .loss = Number(json, "eval_loss"), .tokens = json.value("eval_tokens", int64_t{0}),
+          .ms = Number(json, "eval_ms")};
+}
+
+}  // namespace
+
+Metrics ReadMetrics(const std::filesystem::path& file, int64_t step) {
+  Metrics metrics;
   std::ifstream in(file);
   int64_t kept = 0;
   for (std::string line; std::getline(in, line);) {
     if (in.eof()) break;  // no line end: half written
     const auto json = nlohmann::json::parse(line, nullptr, false);
     if (!json.is_object() || json.value("step", step + 1) > step) break;
-    // Non-finite numbers are written as null.
-    const auto number = [&](const char* key) { return json[key].is_number() ? json[key].get<double>() : std::nan(""); };
-    records.push_back({.step = json.value("step", int64_t{0}), .loss = number("loss"), .grad_norm = number("grad_norm"),
-                       .learning_rate = number("learning_rate"), .tokens_per_s = number("tokens_per_s"),
-                       .step_ms = number("step_ms"), .tokens = json.value("tokens", int64_t{0}),
-                       .skipped = json.value("skipped", false)});
+    if (json.contains("eval_loss")) {
+      metrics.evaluations.push_back(EvaluationOf(json));
+    } else {
+      metrics.steps.push_back(StepOf(json));
+    }
     kept += static_cast<int64_t>(line.size()) + 1;
   }
   in.close();
   std::error_code error;
   if (std::filesystem::exists(file, error)) std::filesystem::resize_file(file, static_cast<uintmax_t>(kept), error);
   WEIR_CHECK(!error, ErrorCode::kIoError, "cannot write on in '", file.string(), "': ", error.message());
-  return records;
+  return metrics;
 }
 
 MetricsLog::MetricsLog(const std::filesystem::path& file) : impl_(std::make_unique<Impl>()) {
@@ -52,7 +73,17 @@ void MetricsLog::Write(const StepRecord& r) {
       {"step", r.step},       {"loss", r.loss},         {"grad_norm", r.grad_norm},
       {"learning_rate", r.learning_rate}, {"tokens", r.tokens}, {"tokens_per_s", r.tokens_per_s},
       {"step_ms", r.step_ms}, {"skipped", r.skipped}};
-  impl_->out << line.dump() << "\n" << std::flush;
+  WriteLine(line.dump());
+}
+
+void MetricsLog::Write(const EvalRecord& r) {
+  const nlohmann::ordered_json line = {{"step", r.step}, {"eval_loss", r.loss}, {"eval_perplexity", std::exp(r.loss)},
+                                       {"eval_tokens", r.tokens}, {"eval_ms", r.ms}};
+  WriteLine(line.dump());
+}
+
+void MetricsLog::WriteLine(const std::string& line) {
+  impl_->out << line << "\n" << std::flush;
   WEIR_CHECK(impl_->out.good(), ErrorCode::kIoError, "cannot write '", impl_->path.string(),
              "'; is the disk full?");
 }
@@ -80,6 +111,14 @@ void Progress::Show(const StepRecord& r) {
     out_ << line.str() << "\n";
   }
   out_ << std::flush;
+}
+
+void Progress::Show(const EvalRecord& r) {
+  std::ostringstream line;
+  line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed
+       << "  eval loss " << std::setprecision(4) << r.loss << "  perplexity " << std::setprecision(3) << std::exp(r.loss)
+       << "  over " << r.tokens << " tokens in " << std::setprecision(1) << r.ms / 1e3 << " s";
+  out_ << (terminal_ ? "\r" : "") << line.str() << (terminal_ ? "\x1b[K\n" : "\n") << std::flush;
 }
 
 }  // namespace weir

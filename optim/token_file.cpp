@@ -1,44 +1,25 @@
 #include "optim/token_file.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstring>
 #include <set>
 
 #include "graph/error.h"
 #include "graph/shape.h"
+#include "importer/mapped_file.h"
+#include "optim/jsonl_file.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Read-only mapping of a whole file.
+// The bytes of a file, by offset.
 class Mapping {
  public:
-  explicit Mapping(const fs::path& path) {
-    const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    WEIR_CHECK(fd >= 0, ErrorCode::kIoError, "cannot open data file '", path.string(), "': ",
-               std::strerror(errno));
-    struct stat info = {};
-    const bool ok = fstat(fd, &info) == 0 && S_ISREG(info.st_mode);
-    size_ = ok ? info.st_size : 0;
-    if (ok && size_ > 0) data_ = mmap(nullptr, static_cast<size_t>(size_), PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    WEIR_CHECK(ok, ErrorCode::kIoError, "data file '", path.string(), "' is not a regular file");
-    WEIR_CHECK(data_ != MAP_FAILED, ErrorCode::kIoError, "cannot map data file '", path.string(), "'");
-  }
-  ~Mapping() {
-    if (data_ != nullptr && data_ != MAP_FAILED) munmap(data_, static_cast<size_t>(size_));
-  }
-  Mapping(const Mapping&) = delete;
-  Mapping& operator=(const Mapping&) = delete;
-  const char* data() const { return static_cast<const char*>(data_); }
-  int64_t size() const { return size_; }
+  explicit Mapping(const fs::path& path) : file_(MappedFile::Open(path)) {}
+  const char* data() const { return reinterpret_cast<const char*>(file_->bytes().data()); }
+  int64_t size() const { return std::ssize(file_->bytes()); }
   template <class T>
   T At(int64_t offset) const {
     T value;
@@ -47,8 +28,7 @@ class Mapping {
   }
 
  private:
-  void* data_ = nullptr;
-  int64_t size_ = 0;
+  std::shared_ptr<const MappedFile> file_;
 };
 
 enum class Width { kU8, kU16, kI16, kU32, kI32, kI64 };
@@ -114,7 +94,7 @@ class MappedTokens : public TokenFile {
   int64_t offset_;
 };
 
-using Files = std::unique_ptr<MappedTokens>;
+using Tokens = std::unique_ptr<MappedTokens>;
 
 int64_t Count(const fs::path& path, int64_t bytes, Width width) {
   WEIR_CHECK(bytes % BytesOf(width) == 0, ErrorCode::kInvalidArgument, "data file '", path.string(),
@@ -144,7 +124,7 @@ int64_t NpyElements(const std::string& header, const fs::path& path) {
   return NumElements(dims);
 }
 
-Files OpenNpy(const fs::path& path) {
+Tokens OpenNpy(const fs::path& path) {
   auto map = std::make_unique<Mapping>(path);
   WEIR_CHECK(map->size() >= 12 && std::memcmp(map->data(), "\x93NUMPY", 6) == 0,
              ErrorCode::kInvalidArgument, "'", path.string(), "' is not a .npy file");
@@ -181,7 +161,7 @@ Files OpenNpy(const fs::path& path) {
 
 // Megatron-LM indexed data set: "MMIDIDX\0\0", version 1, dtype code, sequence and document counts,
 // int32 lengths, int64 byte pointers, int64 document bounds (in sequences).
-Files OpenMegatron(const fs::path& bin, const fs::path& index_path) {
+Tokens OpenMegatron(const fs::path& bin, const fs::path& index_path) {
   const Mapping index(index_path);
   WEIR_CHECK(index.size() >= 34 && std::memcmp(index.data(), "MMIDIDX\0\0", 9) == 0,
              ErrorCode::kInvalidArgument, "'", index_path.string(), "' is not a Megatron index");
@@ -231,7 +211,7 @@ Files OpenMegatron(const fs::path& bin, const fs::path& index_path) {
 // llm.c: 256 int32 header words, magic 20240520 version 1 (u16) or 20240801 version 7 (u32), count.
 constexpr int32_t kLlmcMagic16 = 20240520, kLlmcMagic32 = 20240801;
 
-Files OpenBin(const fs::path& path, const std::string& format) {
+Tokens OpenBin(const fs::path& path, const std::string& format) {
   const fs::path index = fs::path(path).replace_extension(".idx");
   if (format == "megatron" || (format == "auto" && fs::exists(index))) return OpenMegatron(path, index);
   auto map = std::make_unique<Mapping>(path);
@@ -268,20 +248,21 @@ Files OpenBin(const fs::path& path, const std::string& format) {
   return std::make_unique<MappedTokens>(path, std::move(map), width, 0, tokens);
 }
 
-Files OpenText(const fs::path& path) {
+Tokens OpenText(const fs::path& path) {
   auto map = std::make_unique<Mapping>(path);
   const int64_t bytes = map->size();
   return std::make_unique<MappedTokens>(path, std::move(map), Width::kU8, 0, bytes);
 }
 
-Files OpenOne(const fs::path& path, const TokenFileOptions& options) {
+std::unique_ptr<TokenFile> OpenOne(const fs::path& path, const TokenFileOptions& options) {
   const std::string& format = options.format;
-  static const std::set<std::string> formats = {"auto", "text", "u16", "u32", "npy", "megatron"};
+  static const std::set<std::string> formats = {"auto", "text", "u16", "u32", "npy", "megatron", "jsonl"};
   WEIR_CHECK(formats.contains(format), ErrorCode::kInvalidArgument, "--data-format=", format,
-             " is unknown; expected auto, text, u16, u32, npy or megatron");
+             " is unknown; expected auto, text, u16, u32, npy, megatron or jsonl");
   WEIR_CHECK(fs::is_regular_file(path), ErrorCode::kIoError, "data file '", path.string(), "' is not a regular file");
   const std::string suffix = path.extension().string();
-  Files file;
+  if (format == "jsonl" || (format == "auto" && suffix == ".jsonl")) return OpenJsonl(path);
+  Tokens file;
   if (format == "text") {
     file = OpenText(path);
   } else if (format == "npy" || (format == "auto" && suffix == ".npy")) {
@@ -292,7 +273,7 @@ Files OpenOne(const fs::path& path, const TokenFileOptions& options) {
     static const std::set<std::string> text = {".txt", ".md", ".cpp", ".h", ".cu", ".cuh", ".c", ".py",
                                                ".json", ".cmake", ".sh", ".def", ".rst", ".tex", ".html"};
     WEIR_CHECK(text.contains(suffix), ErrorCode::kInvalidArgument, "'", path.string(),
-               "': cannot tell the format from the name; give --data-format text, u16, u32, npy or megatron");
+               "': cannot tell the format from the name; give --data-format text, u16, u32, npy, megatron or jsonl");
     file = OpenText(path);
   }
   if (options.separator >= 0 && file->document_starts().size() == 2) file->SplitAt(options.separator);
@@ -300,6 +281,8 @@ Files OpenOne(const fs::path& path, const TokenFileOptions& options) {
 }
 
 }  // namespace
+
+void TokenFile::ReadPredicted(int64_t, std::span<uint8_t> out) const { std::ranges::fill(out, 1); }
 
 std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const fs::path& path,
                                                        const TokenFileOptions& options) {
@@ -327,7 +310,7 @@ void CheckTokenRange(const TokenFile& file, int64_t vocabulary) {
     file.Read(first, buffer);
     for (size_t i = 0; i < buffer.size(); ++i) {
       WEIR_CHECK(buffer[i] >= 0 && buffer[i] < vocabulary, ErrorCode::kInvalidArgument, "data file '",
-                 file.path(), "': token ", first + static_cast<int64_t>(i), " is ", buffer[i],
+                 file.path(), "': ", file.Place(first + static_cast<int64_t>(i)), " is ", buffer[i],
                  ", outside the model's vocabulary 0..", vocabulary - 1,
                  "; check --data-format or tokenise for this model");
     }

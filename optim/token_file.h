@@ -19,6 +19,10 @@ class TokenFile {
   const std::string& path() const { return path_; }
   // Copies ids [first, first + out.size()).
   virtual void Read(int64_t first, std::span<int64_t> out) const = 0;
+  // Which of them are to be predicted, 1 or 0: all, unless the file says otherwise.
+  virtual void ReadPredicted(int64_t first, std::span<uint8_t> out) const;
+  // Where in the file a token stands, for people.
+  virtual std::string Place(int64_t token) const { return "token " + std::to_string(token); }
 
  protected:
   std::string path_;
@@ -28,7 +32,7 @@ class TokenFile {
 
 struct TokenFileOptions {
   // "auto": by name and header (.npy; Megatron .bin with .idx beside; llm.c .bin by its magic number;
-  // known text suffixes). A headerless .bin needs "u16" or "u32". "text" reads bytes as ids 0..255.
+  // .jsonl; known text suffixes). A headerless .bin needs "u16" or "u32". "text" reads bytes as ids 0..255.
   std::string format = "auto";
   int64_t separator = -1;  // id that ends a document in formats without document bounds; -1 = none
 };

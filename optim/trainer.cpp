@@ -31,24 +31,37 @@ void Trainer::Resume(const CheckpointState& state) {
   tokens_ = state.tokens;
 }
 
-std::vector<TrainingSession::MicroBatch> Trainer::ReadStep() const {
-  std::vector<TrainingSession::MicroBatch> batches(static_cast<size_t>(options_.grad_accumulation));
+TrainingSession::MicroBatch Trainer::ReadMicroBatch(const DataLoader& data, int64_t first, int64_t micro) const {
+  TrainingSession::MicroBatch batch;
   const Layout& layout = options_.training.layout;
   const int64_t parts = layout.context_parallel, replicas = layout.world / parts, length = session_.sequence();
   const auto append_part = [&](std::vector<int64_t>& to, const std::vector<int64_t>& from) {
     const auto begin = from.begin() + rank_ % parts * length;
     to.insert(to.end(), begin, begin + length);
   };
-  int64_t micro = 0;
-  for (auto& batch : batches) {
-    const int64_t first = samples_ + (micro++ * replicas + rank_ / parts) * options_.micro_batch;
-    for (int64_t row = 0; row < options_.micro_batch; ++row) {
-      const Sample next = data_.Get(first + row);
-      append_part(batch.input_ids, next.input_ids);
-      append_part(batch.labels, next.labels);
-    }
+  first += (micro * replicas + rank_ / parts) * options_.micro_batch;
+  for (int64_t row = 0; row < options_.micro_batch; ++row) {
+    const Sample next = data.Get(first + row);
+    append_part(batch.input_ids, next.input_ids);
+    append_part(batch.labels, next.labels);
   }
+  return batch;
+}
+
+std::vector<TrainingSession::MicroBatch> Trainer::ReadStep() const {
+  std::vector<TrainingSession::MicroBatch> batches;
+  for (int64_t micro = 0; micro < options_.grad_accumulation; ++micro) batches.push_back(ReadMicroBatch(data_, samples_, micro));
   return batches;
+}
+
+std::optional<EvalRecord> Trainer::Evaluate(const DataLoader& held_out, int64_t batches, const std::function<bool()>& stop) {
+  const auto start = std::chrono::steady_clock::now();
+  const int64_t all = DivCeil(held_out.samples_per_epoch(), samples_per_micro_batch());
+  const auto result = session_.Evaluate(batches == 0 ? all : std::min(batches, all),
+                                        [&](int64_t micro) { return ReadMicroBatch(held_out, 0, micro); }, stop);
+  if (!result) return std::nullopt;
+  const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+  return EvalRecord{.step = step_, .loss = result->loss, .tokens = result->valid_labels, .ms = elapsed.count()};
 }
 
 StepRecord Trainer::Step() {

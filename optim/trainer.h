@@ -3,6 +3,7 @@
 #include <functional>
 #include <iosfwd>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,14 @@ struct StepRecord {
   bool skipped = false;
 };
 
+// One evaluation, as logged: after `step` finished steps.
+struct EvalRecord {
+  int64_t step = 0;
+  double loss = 0;
+  int64_t tokens = 0;  // with a label, over all ranks
+  double ms = 0;
+};
+
 // Runs steps over a loader. Of W ranks, C of which share each sequence, rank r reads the samples
 //   samples read before + (micro * W/C + r/C) * micro_batch + row,
 // and of each its r mod C'th part: the samples of a step depend only on grad_accumulation * W/C * micro_batch, not on
@@ -55,6 +64,9 @@ class Trainer {
 
   // One step; throws NonFiniteError when it is not finite and the policy says stop.
   StepRecord Step();
+  // The loss on the first `batches` micro-batches of every rank of data that ends (DataOptions::once); 0 = all of it.
+  // The same samples each time. nullopt when `stop` says so, as TrainingSession::Evaluate.
+  std::optional<EvalRecord> Evaluate(const DataLoader& held_out, int64_t batches, const std::function<bool()>& stop);
   // For a checkpoint, and to go on from one whose tensors are in the session: the next step reads the sample
   // after the last, however steps are split now.
   CheckpointState State(std::map<std::string, std::string> identity) const;
@@ -68,7 +80,12 @@ class Trainer {
   }
 
  private:
+  // This rank's part of the `micro`-th batch of all ranks after sample `first`.
+  TrainingSession::MicroBatch ReadMicroBatch(const DataLoader& data, int64_t first, int64_t micro) const;
   std::vector<TrainingSession::MicroBatch> ReadStep() const;
+  int64_t samples_per_micro_batch() const {  // of all ranks
+    return tokens_per_step() / (options_.grad_accumulation * options_.sequence);
+  }
 
   TrainerOptions options_;
   const DataLoader& data_;
@@ -77,20 +94,29 @@ class Trainer {
   int64_t step_ = 0, updates_ = 0, tokens_ = 0, samples_ = 0;
 };
 
+struct Metrics {
+  std::vector<StepRecord> steps;
+  std::vector<EvalRecord> evaluations;
+};
+
 // The records of a metrics.jsonl up to `step`; the file is cut after them, so that a resumed run writes on. A line
 // that a killed run left half written ends it.
-std::vector<StepRecord> ReadMetrics(const std::filesystem::path& file, int64_t step);
+Metrics ReadMetrics(const std::filesystem::path& file, int64_t step);
 
-// Appends one JSON object per step at full precision to <folder>/metrics.jsonl.
+// Appends one JSON object per step, and one per evaluation, at full precision to <folder>/metrics.jsonl.
 class MetricsLog {
  public:
   explicit MetricsLog(const std::filesystem::path& file);
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
-  void Write(const StepRecord& record);  // flushed; throws IoError when the disk refuses
+  // Flushed; throw IoError when the disk refuses.
+  void Write(const StepRecord& record);
+  void Write(const EvalRecord& record);
 
  private:
+  void WriteLine(const std::string& line);
+
   struct Impl;
   std::unique_ptr<Impl> impl_;
 };
@@ -101,6 +127,7 @@ class Progress {
  public:
   Progress(int64_t steps, int64_t every, std::ostream& out, bool terminal);
   void Show(const StepRecord& record);
+  void Show(const EvalRecord& record);
 
  private:
   int64_t steps_, every_;

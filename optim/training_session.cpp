@@ -151,6 +151,11 @@ void TrainingSession::AgreeOnResult(StepResult& result) const {
   result.finite = shared[1] == 0 && std::isfinite(result.loss);
 }
 
+void TrainingSession::WriteMicroBatch(const MicroBatch& micro_batch) {
+  WriteInts(*executor_, Named("input_ids"), micro_batch.input_ids);
+  WriteInts(*executor_, Named("labels"), micro_batch.labels);
+}
+
 StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
   StepResult result;
   result.valid_labels = CountValidLabels(micro_batches);
@@ -159,8 +164,7 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   executor_->Run(Phase::kBegin);
   const Value *loss = graph_->outputs[0], *router_loss = RouterLossOf(*graph_);
   for (const MicroBatch& micro_batch : micro_batches) {
-    WriteInts(*executor_, Named("input_ids"), micro_batch.input_ids);
-    WriteInts(*executor_, Named("labels"), micro_batch.labels);
+    WriteMicroBatch(micro_batch);
     executor_->Run(Phase::kForward);
     executor_->Run(Phase::kBackward);
     result.loss += Result(*loss);
@@ -170,6 +174,24 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   result.grad_norm = Result(Named("gradient_norm"));
   AgreeOnResult(result);
   return result;
+}
+
+std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const std::function<MicroBatch(int64_t)>& read,
+                                                   const std::function<bool()>& stop) {
+  SetScalar("loss_scale", 1.0f);
+  double sums[] = {0, 0};  // of losses, of labels: whole numbers below 2^53
+  for (int64_t i = 0; i < micro_batches; ++i) {
+    if (stop()) return std::nullopt;
+    const MicroBatch micro_batch = read(i);
+    CheckBatch(micro_batch, static_cast<size_t>(i));
+    WriteMicroBatch(micro_batch);
+    executor_->Run(Phase::kForward);
+    sums[0] += Result(*graph_->outputs[0]);
+    sums[1] += static_cast<double>(std::ssize(micro_batch.labels) - std::ranges::count(micro_batch.labels, ignore_index_));
+  }
+  if (communicator_ != nullptr) SumOverRanks(*communicator_, sums, {"SumOverRanks", "evaluation"});
+  WEIR_CHECK(sums[1] > 0, ErrorCode::kInvalidArgument, "the data to evaluate on has no token to predict: each of its documents is one token");
+  return EvalResult{.loss = sums[0] / sums[1], .valid_labels = static_cast<int64_t>(sums[1])};
 }
 
 void TrainingSession::Update(double learning_rate, int64_t step) {

@@ -1,6 +1,8 @@
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +39,12 @@ struct Placement {
   Placement(DeviceKind k = DeviceKind::kCpu) : kind(k) {}
 };
 
+// The loss on data that is not trained on, over all ranks, equal on each.
+struct EvalResult {
+  double loss = 0;  // mean cross-entropy over the valid labels; router losses are no part of it
+  int64_t valid_labels = 0;
+};
+
 // A canonical graph turned into a training graph, planned, and resident on one device: parameters,
 // accumulators and moments live in its arena. Micro-batches have the fixed launch shape [batch, sequence], of which this
 // rank holds sequence / context_parallel tokens of each row.
@@ -54,6 +62,10 @@ class TrainingSession {
   };
   // Loss and gradients of the whole step: mean over all valid labels of all micro-batches of all ranks.
   StepResult ComputeGradients(std::span<const MicroBatch> micro_batches);
+  // Forward passes alone, between steps: what is trained does not change. Micro-batch i is read(i); nullopt when
+  // `stop`, asked before each and answered alike by every rank, says so.
+  std::optional<EvalResult> Evaluate(int64_t micro_batches, const std::function<MicroBatch(int64_t)>& read,
+                                     const std::function<bool()>& stop);
   // AdamW with the gradients at hand; `step` counts from 1.
   void Update(double learning_rate, int64_t step);
 
@@ -84,6 +96,7 @@ class TrainingSession {
   int64_t vocabulary() const { return vocabulary_; }
 
  private:
+  void WriteMicroBatch(const MicroBatch& micro_batch);
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
   int64_t CountValidLabels(std::span<const MicroBatch> micro_batches) const;
   void AgreeOnResult(StepResult& result) const;

@@ -11,6 +11,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "graph/error.h"
+
 namespace weir {
 namespace {
 
@@ -69,12 +71,24 @@ class Resume : public testing::Test {
     std::ifstream file(folder_ / out / "metrics.jsonl");
     for (std::string line; std::getline(file, line);) {
       const auto json = nlohmann::json::parse(line);
+      if (json.contains("eval_loss")) continue;
       losses.push_back(json["step"].dump() + " " + json["loss"].dump() + " " + json["grad_norm"].dump());
     }
     return losses;
   }
+  // The evaluations as they were written, without times.
+  std::vector<std::string> Evaluations(const std::string& out) const {
+    std::vector<std::string> evaluations;
+    std::ifstream file(folder_ / out / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains("eval_loss")) evaluations.push_back(StrCat(json["step"].dump(), " ", json["eval_loss"].dump(), " ", json["eval_tokens"].dump()));
+    }
+    return evaluations;
+  }
   void ExpectSame(const std::string& a, const std::string& b) const {
     EXPECT_EQ(Losses(a), Losses(b));
+    EXPECT_EQ(Evaluations(a), Evaluations(b));
     EXPECT_EQ(Slurp(folder_ / a / "weights.safetensors"), Slurp(folder_ / b / "weights.safetensors"));
   }
   fs::path folder_;
@@ -130,6 +144,51 @@ TEST_F(Resume, OtherDataOrFlagsAreRefusedAndAFinishedRunStaysFinished) {
   EXPECT_EQ(Lines("run"), 4);
 }
 
+TEST_F(Resume, EvaluationsAreTheSameAndChangeNothing) {
+  std::ofstream(folder_ / "held.txt") << "line 12 of another text, held out";
+  const std::string eval = " --eval-every 4 --eval-data " + (folder_ / "held.txt").string();
+  ASSERT_EQ(Train("plain", "--steps 10").code, 0);
+  ASSERT_EQ(Train("whole", "--steps 10" + eval).code, 0);
+  EXPECT_EQ(Slurp(folder_ / "plain/weights.safetensors"), Slurp(folder_ / "whole/weights.safetensors"));
+  EXPECT_EQ(Losses("plain"), Losses("whole"));
+  const auto evaluations = Evaluations("whole");
+  ASSERT_EQ(evaluations.size(), 4u) << "steps 0, 4, 8 and 10";
+  EXPECT_TRUE(evaluations[1].starts_with("4 ")) << evaluations[1];
+  EXPECT_TRUE(evaluations[3].ends_with(" 32")) << evaluations[3] << ": 33 bytes";
+  ASSERT_EQ(Train("parts", "--steps 10" + eval).code, 0);
+  fs::remove_all(folder_ / "parts/checkpoints/step-000000010");
+  fs::remove_all(folder_ / "parts/checkpoints/step-000000009");
+  ASSERT_EQ(Train("parts", "--steps 10 --resume auto" + eval).code, 0);
+  ExpectSame("whole", "parts");
+}
+
+// Held-out data of many times what is trained on between two evaluations: the signal comes while evaluating.
+TEST_F(Resume, ASignalDuringAnEvaluationSavesAndStops_SAV08) {
+  {
+    std::ofstream held(folder_ / "held.txt");
+    for (int i = 0; i < 100000; ++i) held << "line " << i << " of another text\n";
+  }
+  for (const char* ranks : {"", " --ranks 2 --threads 1"}) {
+    const std::string out = StrCat("run", std::string(ranks).size());
+    const std::string flags = "--steps 40 --eval-batches 1000000 --eval-every 1 --eval-data " + (folder_ / "held.txt").string() + ranks;
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/bin/sh", "sh", "-c", ("exec " + Command(out, flags) + " 2>/dev/null >/dev/null").c_str(), nullptr);
+      _exit(127);
+    }
+    for (int i = 0; i < 3000 && !fs::exists(folder_ / out / "plan.json"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const auto start = std::chrono::steady_clock::now();
+    kill(child, SIGTERM);
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+    ASSERT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 75) << ranks;
+    EXPECT_TRUE(Losses(out).empty() && Evaluations(out).empty()) << "the first evaluation takes longer";
+  }
+}
+
 TEST_F(Resume, SaysWhichFlagsChanged) {
   ASSERT_EQ(Train("run", "--steps 3").code, 0);
   const Outcome outcome = Train("run", "--steps 4 --weight-decay 0.25 --resume auto");
@@ -156,7 +215,8 @@ TEST_F(Resume, TwoRunsDoNotWriteInOneFolder) {
 TEST_F(Resume, WrongValuesAreWrongUse) {
   for (const char* flags : {"--resume maybe", "--keep 0", "--save-every -1", "--keep-every -2", "--leaves 0", "--unit-rows -1",
                             "--save-every 0 --keep-every 3", "--expert-parallel 2", "--chunk-tokens -5", "--max-chunks 3", "--lambda 0",
-                            "--alpha 0.5", "--min-rows 0", "--max-foreign -1", "--trace-step 9999"}) {
+                            "--alpha 0.5", "--min-rows 0", "--max-foreign -1", "--trace-step 9999", "--eval-every 3",
+                            "--eval-every -1 --eval-data x", "--eval-batches -1 --eval-data x", "--data other.txt:0.5", "--data a:0"}) {
     EXPECT_EQ(Train("wrong", flags).code, 2) << flags;
   }
   EXPECT_FALSE(fs::exists(folder_ / "wrong"));

@@ -36,7 +36,7 @@ class CheckpointTest : public testing::Test {
     text.close();
     graph_ = Model("olmoe");
     std::vector<std::unique_ptr<TokenFile>> files = OpenTokenFiles(folder_ / "text.txt", {});
-    data_ = std::make_unique<DataLoader>(std::move(files), kSequence, /*seed=*/3, /*shuffle=*/true, /*vocabulary=*/307);
+    data_ = std::make_unique<DataLoader>(std::move(files), DataOptions{.sequence = kSequence, .seed = 3, .vocabulary = 307});
   }
   void TearDown() override { fs::remove_all(folder_); }
 
@@ -199,19 +199,19 @@ TEST_F(CheckpointTest, MetricsGoOnWhereTheCheckpointWas) {
   const fs::path file = folder_ / "metrics.jsonl";
   {
     MetricsLog log(file);
-    for (int64_t step = 1; step <= 3; ++step) log.Write({.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 7 * step});
+    for (int64_t step = 1; step <= 3; ++step) log.Write(StepRecord{.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 7 * step});
   }
   std::ofstream(file, std::ios::app) << R"({"step": 4, "lo)";
-  const auto records = ReadMetrics(file, 2);
+  const auto records = ReadMetrics(file, 2).steps;
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[1].loss, 0.1 * 2);
   EXPECT_EQ(records[1].tokens, 14);
-  MetricsLog(file).Write({.step = 3});
+  MetricsLog(file).Write(StepRecord{.step = 3});
   std::ifstream in(file);
   int lines = 0;
   for (std::string line; std::getline(in, line);) ++lines;
   EXPECT_EQ(lines, 3);
-  EXPECT_TRUE(ReadMetrics(folder_ / "none.jsonl", 5).empty());
+  EXPECT_TRUE(ReadMetrics(folder_ / "none.jsonl", 5).steps.empty());
 }
 
 TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsAnErrorAndLeavesNothing) {

@@ -172,7 +172,7 @@ TEST_F(Data, ReportsFileAndPositionOfAnIdOutsideTheVocabulary_DAT01) {
 TEST_F(Data, LabelsAreTheNextTokenAndStopAtDocumentEnds_VCE14) {
   std::ofstream(folder_ / "a.txt") << "012";
   std::ofstream(folder_ / "b.txt") << "ABC";
-  DataLoader loader(OpenTokenFiles(folder_, {}), 6, 0, /*shuffle=*/false, 256);
+  DataLoader loader(OpenTokenFiles(folder_, {}), {.sequence = 6, .shuffle = false, .vocabulary = 256});
   const Sample sample = loader.Get(0);
   EXPECT_EQ(sample.input_ids, (std::vector<int64_t>{'0', '1', '2', 'A', 'B', 'C'}));
   EXPECT_EQ(sample.labels, (std::vector<int64_t>{'1', '2', -100, 'B', 'C', -100}));
@@ -181,7 +181,7 @@ TEST_F(Data, LabelsAreTheNextTokenAndStopAtDocumentEnds_VCE14) {
 TEST_F(Data, EveryTokenOnceAnEpochWhateverTheSequenceLength_DAT05) {
   const auto path = Write<uint16_t>("a.bin", Iota<uint16_t>(100));
   for (const int64_t sequence : {1, 7, 8, 64, 100}) {
-    DataLoader loader(OpenTokenFiles(path, {.format = "u16", .separator = 9}), sequence, 5, true, 100);
+    DataLoader loader(OpenTokenFiles(path, {.format = "u16", .separator = 9}), {.sequence = sequence, .seed = 5, .vocabulary = 100});
     std::vector<int> seen(100, 0);
     for (int64_t i = 0; i < sequence; ++i) {  // sequence epochs = 100 samples
       for (int64_t s = i * 100; s < (i + 1) * 100; ++s) {
@@ -195,7 +195,7 @@ TEST_F(Data, EveryTokenOnceAnEpochWhateverTheSequenceLength_DAT05) {
 TEST_F(Data, ASampleIsAFunctionOfItsIndexOnly_DAT08_DAT10) {
   const auto path = Write<uint16_t>("a.bin", Iota<uint16_t>(1000));
   const auto make = [&] {
-    return DataLoader(OpenTokenFiles(path, {.format = "u16", .separator = 99}), 16, 7, true, 1000);
+    return DataLoader(OpenTokenFiles(path, {.format = "u16", .separator = 99}), {.sequence = 16, .seed = 7, .vocabulary = 1000});
   };
   const DataLoader first = make(), second = make();
   std::vector<std::vector<int64_t>> forward;
@@ -209,7 +209,7 @@ TEST_F(Data, ShufflesDocumentsBySeedAndEpoch) {
   std::string text;
   for (int d = 0; d < 40; ++d) std::ofstream(folder_ / (std::to_string(100 + d) + ".txt")) << char('0' + d);
   const auto ids = [&](uint64_t seed, int64_t epoch) {
-    return DataLoader(OpenTokenFiles(folder_, {}), 40, seed, true, 256).Get(epoch).input_ids;
+    return DataLoader(OpenTokenFiles(folder_, {}), {.sequence = 40, .seed = seed, .vocabulary = 256}).Get(epoch).input_ids;
   };
   EXPECT_EQ(ids(1, 0), ids(1, 0));
   EXPECT_NE(ids(1, 0), ids(2, 0));
@@ -222,15 +222,152 @@ TEST_F(Data, ShufflesDocumentsBySeedAndEpoch) {
 
 TEST_F(Data, ManySmallDocuments_DAT04) {
   for (int d = 0; d < 300; ++d) std::ofstream(folder_ / (std::to_string(1000 + d) + ".txt")) << "ab";
-  DataLoader loader(OpenTokenFiles(folder_, {}), 600, 3, true, 256);
+  DataLoader loader(OpenTokenFiles(folder_, {}), {.sequence = 600, .seed = 3, .vocabulary = 256});
   EXPECT_EQ(loader.documents(), 300);
   EXPECT_EQ(loader.tokens_per_epoch(), 600);
 }
 
 TEST_F(Data, RefusesEmptyAndMissingData) {
   EXPECT_THROW(OpenTokenFiles(folder_ / "none.bin", {}), Error);
-  EXPECT_THROW(DataLoader(OpenTokenFiles(folder_, {}), 4, 0, true, 256), Error);
+  EXPECT_THROW(DataLoader(OpenTokenFiles(folder_, {}), {.sequence = 4, .vocabulary = 256}), Error);
   EXPECT_THROW(OpenTokenFiles(Write<uint8_t>("x.dat", {1, 2}), {}), Error);
+}
+
+TEST_F(Data, WithoutPackingEveryDocumentBeginsASample) {
+  std::ofstream(folder_ / "a.txt") << "01234";
+  std::ofstream(folder_ / "b.txt") << "AB";
+  const DataLoader loader(OpenTokenFiles(folder_, {}), {.sequence = 3, .shuffle = false, .pack = false, .vocabulary = 256});
+  EXPECT_EQ(loader.tokens_per_epoch(), 7);
+  EXPECT_EQ(loader.samples_per_epoch(), 3);
+  const std::vector<std::vector<int64_t>> ids = {{'0', '1', '2'}, {'3', '4', 0}, {'A', 'B', 0}};
+  const std::vector<std::vector<int64_t>> labels = {{'1', '2', '3'}, {'4', -100, -100}, {'B', -100, -100}};
+  for (const int64_t i : {4, 1, 2, 0, 3, 5}) {
+    EXPECT_EQ(loader.Get(i).input_ids, ids[static_cast<size_t>(i % 3)]) << i;
+    EXPECT_EQ(loader.Get(i).labels, labels[static_cast<size_t>(i % 3)]) << i;
+  }
+}
+
+TEST_F(Data, ReadOnceNothingIsLabelledAfterTheEnd) {
+  std::ofstream(folder_ / "a.txt") << "01234";
+  const DataLoader loader(OpenTokenFiles(folder_, {}), {.sequence = 4, .once = true, .vocabulary = 256});
+  EXPECT_EQ(loader.samples_per_epoch(), 2);
+  EXPECT_EQ(loader.Get(0).labels, (std::vector<int64_t>{'1', '2', '3', '4'}));
+  EXPECT_EQ(loader.Get(1).labels, (std::vector<int64_t>{-100, -100, -100, -100}));
+  EXPECT_EQ(loader.Get(7).labels, (std::vector<int64_t>{-100, -100, -100, -100}));
+  EXPECT_EQ(loader.Get(7).input_ids, (std::vector<int64_t>{0, 0, 0, 0}));
+}
+
+// Sources of one letter each, so that a sample says where it is from and which of its source it is.
+class Mixture : public Data {
+ protected:
+  DataLoader Make(const std::vector<double>& weights) {
+    std::vector<DataSource> sources;
+    for (size_t s = 0; s < weights.size(); ++s) {
+      std::vector<uint32_t> ids(1000);
+      for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<uint32_t>(1000 * s + i);
+      sources.emplace_back().weight = weights[s];
+      sources.back().files = OpenTokenFiles(Write<uint32_t>(std::to_string(s) + ".bin", ids), {.format = "u32"});
+    }
+    return DataLoader(std::move(sources), {.sequence = 1, .shuffle = false, .vocabulary = int64_t{1} << 30});
+  }
+};
+
+TEST_F(Mixture, KeepsItsProportionsAndEverySourcesOrder) {
+  const DataLoader loader = Make({0.5, 1.5, 2});  // 1 : 3 : 4
+  std::vector<int64_t> read(3, 0);
+  for (int64_t i = 0; i < 3 * DataLoader::kPeriod / 2; ++i) {
+    const int64_t id = loader.Get(i).input_ids[0];
+    const auto source = static_cast<size_t>(id / 1000);
+    ASSERT_EQ(id % 1000, read[source] % 1000) << "sample " << i << ": the next of its source, none left out";
+    ++read[source];
+    const double n = static_cast<double>(i + 1);
+    ASSERT_NEAR(static_cast<double>(read[0]), n / 8, 1) << i;
+    ASSERT_NEAR(static_cast<double>(read[1]), n * 3 / 8, 1) << i;
+    ASSERT_NEAR(static_cast<double>(read[2]), n / 2, 1) << i;
+  }
+  EXPECT_EQ(loader.tokens_per_epoch(), 3000);
+}
+
+TEST_F(Mixture, ASampleIsAFunctionOfItsIndexOnly_DAT08_DAT10) {
+  const DataLoader loader = Make({0.7, 0.3}), again = Make({7, 3});
+  std::vector<int64_t> ids;
+  for (int64_t i = 0; i < 500; ++i) ids.push_back(loader.Get(DataLoader::kPeriod - 250 + i).input_ids[0]);
+  for (int64_t i = 499; i >= 0; --i) {
+    EXPECT_EQ(again.Get(DataLoader::kPeriod - 250 + i).input_ids[0], ids[static_cast<size_t>(i)]) << i;
+  }
+}
+
+TEST_F(Mixture, OfThreeHundredSources_DAT04) {
+  const DataLoader loader = Make(std::vector<double>(300, 1.0));
+  std::vector<int> read(300, 0);
+  for (int64_t i = 0; i < 600; ++i) ++read[static_cast<size_t>(loader.Get(i).input_ids[0] / 1000)];
+  for (size_t s = 0; s < read.size(); ++s) EXPECT_NEAR(read[s], 2, 1) << s;
+}
+
+TEST_F(Mixture, RefusesWeightsThatMeanNothing) {
+  EXPECT_NE(Message([&] { Make({1, 0}); }).find("must be positive"), std::string::npos);
+  EXPECT_NE(Message([&] { Make({1, std::nan("")}); }).find("must be positive"), std::string::npos);
+  EXPECT_NE(Message([&] { Make({1e9, 1}); }).find("less than one sample in 65536"), std::string::npos);
+}
+
+class Jsonl : public Data {
+ protected:
+  fs::path Lines(const std::string& text) {
+    std::ofstream(folder_ / "a.jsonl") << text;
+    return folder_ / "a.jsonl";
+  }
+  std::string Refusal(const std::string& text) {
+    return Message([&] { OpenTokenFiles(Lines(text), {}); });
+  }
+};
+
+TEST_F(Jsonl, APromptIsReadAndNotPredicted) {
+  const auto path = Lines("{\"prompt\": [1, 2], \"completion\": [3, 4], \"id\": \"x\"}\n\n{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, -100]}\n{\"input_ids\": [8, 9]}");
+  const DataLoader packed(OpenTokenFiles(path, {}), {.sequence = 9, .shuffle = false, .vocabulary = 10});
+  EXPECT_EQ(packed.documents(), 3);
+  EXPECT_EQ(packed.Get(0).input_ids, (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(packed.Get(0).labels, (std::vector<int64_t>{-100, 3, 4, -100, 6, -100, -100, 9, -100}));
+  const DataLoader alone(OpenTokenFiles(path, {}), {.sequence = 5, .shuffle = false, .pack = false, .vocabulary = 10});
+  EXPECT_EQ(alone.Get(0).input_ids, (std::vector<int64_t>{1, 2, 3, 4, 0}));
+  EXPECT_EQ(alone.Get(0).labels, (std::vector<int64_t>{-100, 3, 4, -100, -100}));
+  EXPECT_EQ(alone.Get(2).labels, (std::vector<int64_t>{9, -100, -100, -100, -100}));
+}
+
+TEST_F(Jsonl, SaysWhichLineIsWrong) {
+  EXPECT_NE(Refusal("").find("has no line"), std::string::npos);
+  EXPECT_NE(Refusal("\n \n").find("has no line"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1]}\n{\"input_ids\": [1").find("line 2: no JSON object; was the file cut short?"), std::string::npos);
+  EXPECT_NE(Refusal("{\"prompt\": \"hi\", \"completion\": [1]}").find("line 1: \"prompt\" is text"), std::string::npos);
+  EXPECT_NE(Refusal("{\"prompt\": [1]}").find("no \"completion\""), std::string::npos);
+  EXPECT_NE(Refusal("{\"text\": \"hi\"}").find("no \"input_ids\""), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1, -2]}").find("\"input_ids\"[1] is -2"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1, 2.5]}").find("\"input_ids\"[1] is 2.5"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [99999999999]}").find("no token id"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": []}").find("has no token"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1, 2], \"labels\": [2]}").find("1 \"labels\" for 2"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1, 2], \"labels\": [2, -100]}").find("the shift to the next token is made here"), std::string::npos);
+  EXPECT_NE(Refusal("{\"prompt\": [1, 2], \"completion\": []}").find("no token is to be predicted"), std::string::npos);
+}
+
+TEST_F(Jsonl, NamesTheLineOfAnIdOutsideTheVocabulary_DAT01) {
+  const auto files = OpenTokenFiles(Lines("{\"input_ids\": [1, 2]}\n\n{\"prompt\": [3], \"completion\": [4, 50]}\n"), {});
+  const std::string message = Message([&] { CheckTokenRange(*files[0], 50); });
+  EXPECT_NE(message.find("line 3: token 2 is 50"), std::string::npos) << message;
+}
+
+TEST_F(Jsonl, AMillionLines) {
+  std::string text;
+  for (int i = 0; i < 1000000; ++i) text += "{\"input_ids\":[1,2]}\n";
+  EXPECT_EQ(OpenTokenFiles(Lines(text), {})[0]->document_starts().size(), 1000001u);
+}
+
+// What is appended to a file while a run reads it belongs to the next run.
+TEST_F(Data, AFileThatGrowsKeepsTheLengthThatItHad) {
+  const auto path = Write<uint16_t>("a.bin", {1, 2, 3});
+  const auto files = OpenTokenFiles(path, {.format = "u16"});
+  std::ofstream(path, std::ios::binary | std::ios::app) << std::string(100000, 'x');
+  EXPECT_EQ(files[0]->tokens(), 3);
+  EXPECT_EQ(ReadAll(*files[0]), (std::vector<int64_t>{1, 2, 3}));
 }
 
 TEST(Random, NormalHasTheRightMomentsAndIsAFunctionOfTheElement) {

@@ -1,0 +1,16 @@
+#pragma once
+#include <filesystem>
+#include <memory>
+
+#include "optim/token_file.h"
+
+namespace weir {
+
+// Token ids as JSON, one document a line:
+//   {"prompt": [ids], "completion": [ids]}     the completion alone is predicted
+//   {"input_ids": [ids], "labels": [ids]}      labels[i] = input_ids[i], or -100 where it is not to be predicted;
+//                                              without "labels" all are
+// Other keys are passed over, blank lines too. Held in memory, five bytes a token. Throws InvalidArgument naming the line.
+std::unique_ptr<TokenFile> OpenJsonl(const std::filesystem::path& path);
+
+}  // namespace weir
