@@ -62,8 +62,10 @@ max_foreign (0): see kernels/llep/plan.h. None of the latter changes a bit.
 Per chunk: rows to the ranks that compute them, grouped products, un-reduced rows home, folded over
 slots 0..K-1 in float32. Chunk i+1 arrives and chunk i-1 goes home while chunk i computes. Weights of
 borrowed experts travel once. Every rank of the group joins every exchange.
-Workspace is independent of routing: 2 * (K*c_eff + rows) * H floats for rows = RowBound, plus
-max_foreign experts; on one rank K*c_eff * H.
+Workspace is independent of routing: K*c_eff + rows rows of width H for rows = RowBound, twice when
+there are several chunks, plus max_foreign experts; on one rank K*c_eff rows.
+On GPUs the biases of all experts are gathered, down_bias is added at home, and rows pass through the
+experts in batches of about 16,384: bits of y and dx are those of Experts there too.
 C1 to C6 as Experts. C7 attributes in range. C8 the share. C9 N <= max_tokens.
 Cost: 6*N*K*H*I flop, 8*N*K*H bytes each way.  Source: arXiv:2609.14306; arXiv:2601.17111.)",
       .min_inputs = 5,
@@ -93,7 +95,8 @@ leaf edges and every unit_rows rows, each from zero in float32. A helper returns
 one a round; the owner folds all units in canonical order into the accumulator (+=). dx rows and the
 gradients of router weights go home un-reduced; dx folds slots 0..K-1. Recomputes the forward pass
 inside the chunk. Deterministic: no attribute but leaves, unit_rows and expert_parallel changes a bit.
-Workspace: 2 * (K*c_eff + rows) * (2H+1) floats, max_foreign experts, two partials of one expert.
+Workspace: K*c_eff + rows rows of width 2H+1, twice when there are several chunks, max_foreign
+experts, two partials of one expert.
 Cost: 8/3 forward.  Source: derivative of PipelinedLlep; arXiv:2601.17111.)",
       .min_inputs = 13,
       .max_inputs = 13,
