@@ -131,13 +131,13 @@ void Backward::Compute(ChunkBuffers& chunk, const std::function<void()>& halfway
   halfway_ = &halfway;
   rows_done_ = 0;
   Communicator* group = w_.dispatch.communicator();
-  for (const FoldStep& step : FoldSteps(s_.knobs, *chunk.rows, w_.dispatch.rank())) {
+  for (const FoldStep& step : FoldSteps(s_.knobs, *chunk.rows, w_.dispatch.rank(), kBatchRows)) {
     const bool sends = step.helped != nullptr && out_.any();
     const bool receives = step.awaited != nullptr && out_.any();
     if (receives) w_.partials.StartReceive(*group, step.helper());
     if (step.helped != nullptr) HelpOwner({step.helped, 1});
     if (sends) w_.partials.StartSend(*group, step.owner);
-    FoldOwn(step.own);
+    for (const Units units : step.own) FoldOwn(units);
     if (receives) {
       w_.partials.WaitAndAdd(*group, out_, step.awaited->expert - w_.bank.first(), AddPartial);
     }

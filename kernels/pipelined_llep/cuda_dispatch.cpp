@@ -11,6 +11,7 @@ namespace weir {
 namespace {
 
 constexpr int64_t kCudaBatchRows = 16384;       // rows whose intermediates live at once
+constexpr int64_t kLeastRows = 4096;            // worth a batch of its own
 constexpr size_t kX = 0, kWeight = 1, kDy = 2;  // lanes; x and weight return as dx and dweight
 constexpr const char* kWhere = "PipelinedLlep";
 
@@ -205,7 +206,8 @@ void CudaDispatch::Compute(ChunkBuffers& chunk, const std::function<void()>& hal
   const ChunkTables::Runs& runs = TableOf(chunk).away;
   cuda::ExpandRuns(b_.words + runs.at, runs.count, b_.away_row, b_.expert_at, queue_.stream);
   if (backward()) return Differentiate(halfway);
-  RunBatches(chunk.rows->units, halfway, [&](Units batch) {
+  const Units all(chunk.rows->units);
+  RunBatches({&all, 1}, halfway, [&](Units batch) {
     Load(batch, kX, b_.batch.x());
     b_.batch.Forward(Experts(batch), RowsOf(batch));
     Store(batch);
@@ -213,9 +215,13 @@ void CudaDispatch::Compute(ChunkBuffers& chunk, const std::function<void()>& hal
 }
 
 // Calls `halfway`, if any, before the second half of the batches.
-void CudaDispatch::RunBatches(Units units, const std::function<void()>& halfway,
+void CudaDispatch::RunBatches(std::span<const Units> runs, const std::function<void()>& halfway,
                               const std::function<void(Units)>& run) {
-  const auto batches = ChunkRows::CutBatches(units, batch_rows());
+  std::vector<Units> batches;
+  for (const Units units : runs) {
+    const auto cut = ChunkRows::CutBatches(units, batch_rows());
+    batches.insert(batches.end(), cut.begin(), cut.end());
+  }
   for (size_t b = 0; b < batches.size(); ++b) {
     if (halfway && b == batches.size() / 2) halfway();
     run(batches[b]);
@@ -226,7 +232,7 @@ void CudaDispatch::RunBatches(Units units, const std::function<void()>& halfway,
 // All ranks reach the same step with the same exchanges behind them.
 void CudaDispatch::Differentiate(const std::function<void()>& halfway) {
   Communicator& group = *b_.dispatch.communicator();
-  const auto steps = FoldSteps(s_.knobs, *chunk_->rows, b_.dispatch.rank());
+  const auto steps = FoldSteps(s_.knobs, *chunk_->rows, b_.dispatch.rank(), kLeastRows);
   const auto add = [&](float* sum, const float* partial, int64_t floats) {
     cuda::Accumulate(sum, partial, floats, queue_.stream);
   };

@@ -60,7 +60,7 @@ class CudaDispatch : public ChunkJob {
 
   const ChunkTables::Chunk& TableOf(const ChunkBuffers& chunk) const;
   cuda::RouteChunk RoutesOf(const ChunkBuffers& chunk) const;
-  void RunBatches(Units units, const std::function<void()>& halfway,
+  void RunBatches(std::span<const Units> runs, const std::function<void()>& halfway,
                   const std::function<void(Units)>& run);
   void Differentiate(const std::function<void()>& halfway);
   void HelpOwner(const ChunkRows::Unit& unit);

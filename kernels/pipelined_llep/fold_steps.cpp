@@ -6,46 +6,71 @@
 namespace weir {
 namespace {
 
-bool Before(const LlepUnit& a, const LlepUnit& b) {
-  return std::tie(a.expert, a.leaf, a.begin) < std::tie(b.expert, b.leaf, b.begin);
+// A unit at home: the first step at which it may be folded, and the last.
+struct Window {
+  const ChunkRows::Unit* unit;
+  int64_t first, last;
+  bool folded = false;
+};
+
+// Units of one expert follow each other as their partials do.
+std::vector<Window> Windows(const LlepKnobs& knobs, const ChunkRows& rows, int64_t rank) {
+  std::vector<Window> windows;
+  const auto& units = rows.chunk->units;
+  auto own = rows.units.begin();
+  int64_t expert = -1, after = 0;  // the step behind the expert's last partial so far
+  size_t open = 0;                 // windows from here on wait for the expert's next partial
+  for (const LlepUnit& unit : units) {
+    if (knobs.Owner(unit.expert) != rank) continue;
+    if (unit.expert != expert) expert = unit.expert, after = 0, open = windows.size();
+    if (unit.round >= 0) {
+      for (; open < windows.size(); ++open) windows[open].last = unit.round;
+      after = unit.round + 1;
+      continue;
+    }
+    while (own->unit != &unit) ++own;
+    windows.push_back({&*own, after, rows.chunk->rounds});
+  }
+  return windows;
+}
+
+void Add(std::vector<FoldStep::Units>& runs, const ChunkRows::Unit* unit) {
+  if (!runs.empty() && runs.back().data() + runs.back().size() == unit) {
+    runs.back() = {runs.back().data(), runs.back().size() + 1};
+  } else {
+    runs.push_back({unit, 1});
+  }
 }
 
 }  // namespace
 
-std::vector<FoldStep> FoldSteps(const LlepKnobs& knobs, const ChunkRows& rows, int64_t rank) {
+std::vector<FoldStep> FoldSteps(const LlepKnobs& knobs, const ChunkRows& rows, int64_t rank,
+                                int64_t least_rows) {
   std::vector<FoldStep> steps(static_cast<size_t>(rows.chunk->rounds + 1));
-  const std::span<const ChunkRows::Unit> all(rows.units);
-  size_t own_begin = all.size(), own_end = 0;  // this rank's experts are neighbours
-  for (size_t u = 0; u < all.size(); ++u) {
-    if (all[u].unit->round < 0) {
-      own_begin = std::min(own_begin, u);
-      own_end = u + 1;
-      continue;
-    }
-    FoldStep& step = steps[static_cast<size_t>(all[u].unit->round)];
-    step.helped = &all[u];
-    step.owner = knobs.Owner(all[u].unit->expert);
+  for (const ChunkRows::Unit& unit : rows.units) {
+    if (unit.unit->round < 0) continue;
+    FoldStep& step = steps[static_cast<size_t>(unit.unit->round)];
+    step.helped = &unit;
+    step.owner = knobs.Owner(unit.unit->expert);
   }
   for (const LlepUnit& unit : rows.chunk->units) {
     if (unit.round >= 0 && knobs.Owner(unit.expert) == rank)
       steps[static_cast<size_t>(unit.round)].awaited = &unit;
   }
-  if (own_begin >= own_end) return steps;
-  std::vector<const LlepUnit*> next(steps.size());  // awaited at a step or later
-  for (size_t s = steps.size(); s-- > 0;) {
-    const bool last = s + 1 == steps.size();
-    next[s] = steps[s].awaited != nullptr || last ? steps[s].awaited : next[s + 1];
-  }
-  const int64_t first = all[own_begin].first, own_rows = all[own_end - 1].end() - first;
-  for (size_t s = 0; s < steps.size(); ++s) {
-    const int64_t share = own_rows * static_cast<int64_t>(s + 1) / std::ssize(steps);
-    const auto due = [&](const ChunkRows::Unit& unit) {
-      if (next[s] != nullptr && !Before(*unit.unit, *next[s])) return false;
-      return steps[s].awaited != nullptr || unit.first - first < share;
-    };
-    const size_t begin = own_begin;
-    while (own_begin < own_end && due(all[own_begin])) ++own_begin;
-    steps[s].own = all.subspan(begin, own_begin - begin);
+  std::vector<Window> windows = Windows(knobs, rows, rank);
+  int64_t own_rows = 0, folded = 0;
+  for (const Window& window : windows) own_rows += window.unit->unit->rows();
+  for (int64_t s = 0; s < std::ssize(steps); ++s) {
+    int64_t due = own_rows * (s + 1) / std::ssize(steps) - folded;
+    if (due < least_rows) due = 0;
+    for (Window& window : windows) {
+      const bool must = window.last <= s;
+      if (window.folded || window.first > s || (!must && due <= 0)) continue;
+      window.folded = true;
+      folded += window.unit->unit->rows();
+      due -= window.unit->unit->rows();
+      Add(steps[static_cast<size_t>(s)].own, window.unit);
+    }
   }
   return steps;
 }

@@ -204,14 +204,16 @@ TEST_P(DispatchSchedule, OwnersFoldEveryUnitInOrder) {
   for (size_t chunk = 0; chunk < launch.plan.chunks.size(); ++chunk) {
     std::vector<std::vector<FoldStep>> steps;
     for (int64_t rank = 0; rank < knobs.ranks; ++rank)
-      steps.push_back(FoldSteps(knobs, launch.chunks[static_cast<size_t>(rank)][chunk], rank));
+      steps.push_back(FoldSteps(knobs, launch.chunks[static_cast<size_t>(rank)][chunk], rank, 5));
     std::map<int64_t, std::vector<std::tuple<int64_t, int64_t>>> folded;  // expert -> (leaf, begin)
     for (size_t s = 0; s < steps[0].size(); ++s) {
       for (int64_t rank = 0; rank < knobs.ranks; ++rank) {
         ASSERT_EQ(steps[static_cast<size_t>(rank)].size(), steps[0].size());
         const FoldStep& step = steps[static_cast<size_t>(rank)][s];
-        for (const auto& unit : step.own)
-          folded[unit.unit->expert].emplace_back(unit.unit->leaf, unit.unit->begin);
+        for (const auto& run : step.own) {
+          for (const auto& unit : run)
+            folded[unit.unit->expert].emplace_back(unit.unit->leaf, unit.unit->begin);
+        }
         if (step.helped != nullptr) {
           EXPECT_EQ(steps[static_cast<size_t>(step.owner)][s].awaited, step.helped->unit);
         }
@@ -257,11 +259,39 @@ TEST(DispatchSchedule, HelpersComputeTheirOwnBetweenRounds) {
                         {90, 90},
                         8};
   const Launch launch(problem);
-  const auto steps = FoldSteps(problem.knobs, launch.chunks[1][0], 1);
+  const auto steps = FoldSteps(problem.knobs, launch.chunks[1][0], 1, 1);
   ASSERT_GT(steps.size(), 2u);
   EXPECT_NE(steps[0].helped, nullptr);
-  EXPECT_FALSE(steps[0].own.empty());
-  EXPECT_LT(steps[0].own.size(), launch.chunks[1][0].units.size() / 2);
+  ASSERT_EQ(steps[0].own.size(), 1u);
+  EXPECT_LT(steps[0].own[0].size(), launch.chunks[1][0].units.size() / 2);
+}
+
+// Expert 0 is lent whole and comes first in canonical order; its owner computes expert 1 meanwhile.
+TEST(DispatchSchedule, OwnersComputeOtherExpertsWhileTheyWait) {
+  LlepPlan plan;
+  plan.foreign = {{}, {0}};
+  LlepChunk chunk;
+  chunk.end_leaf = 1;
+  chunk.rounds = 2;
+  chunk.units = {{0, 0, 0, 10, 1, 0},
+                 {0, 0, 10, 20, 1, 1},
+                 {1, 0, 0, 10, 0},
+                 {1, 0, 10, 20, 0},
+                 {1, 0, 20, 30, 0}};
+  const LlepKnobs knobs{.experts = 4, .ranks = 2, .leaves = 1, .unit_rows = 10};
+  const ChunkRows rows(knobs, std::vector<int64_t>{20, 30, 0, 0, 0, 0, 0, 0}, chunk, 0);
+  const auto steps = FoldSteps(knobs, rows, 0, 1);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_EQ(steps[0].awaited, &chunk.units[0]);
+  EXPECT_EQ(steps[1].awaited, &chunk.units[1]);
+  for (const FoldStep& step : steps) {
+    ASSERT_EQ(step.own.size(), 1u);
+    EXPECT_EQ(step.own[0].size(), 1u);
+  }
+  const auto late = FoldSteps(knobs, rows, 0, 11);  // one unit is not worth a step
+  EXPECT_TRUE(late[0].own.empty());
+  ASSERT_EQ(late[1].own.size(), 1u);
+  EXPECT_EQ(late[1].own[0].size(), 2u);
 }
 
 TEST(UnitTable, ListsRowsAndEachExpertsFirstUnit) {
