@@ -8,7 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
+#include <deque>
 #include <filesystem>
 #include <optional>
 
@@ -76,6 +78,26 @@ void WriteAll(const std::string& text) {
   }
 }
 
+// What ranks other than 0 print waits this long for the same words of the others: they are then told once.
+constexpr auto kSameWords = std::chrono::milliseconds(300);
+constexpr size_t kMostRemembered = 64;  // messages of rank 0
+
+// A line and the indented ones after it.
+struct Message {
+  int64_t rank = 0;
+  std::string text;
+  Clock::time_point since;
+};
+
+// "[1]", "[1,2,3]", and "[1-5]" for a run of more than three.
+std::string Prefix(std::vector<int64_t> ranks) {
+  std::ranges::sort(ranks);
+  if (ranks.size() > 3 && ranks.back() - ranks.front() + 1 == std::ssize(ranks)) return StrCat("[", ranks.front(), "-", ranks.back(), "] ");
+  std::string list;
+  for (const int64_t rank : ranks) list += StrCat(list.empty() ? "[" : ",", rank);
+  return list + "] ";
+}
+
 struct Child {
   int64_t rank = 0;
   pid_t pid = 0;
@@ -93,11 +115,13 @@ class Launcher {
     while (AnyRunning()) {
       WaitForEvents();
       for (Child& child : children_) ForwardLines(child);
+      TellHeld(Clock::now() - kSameWords);
       while (const auto signal = signals_.Next()) HandleSignal(*signal);
       Reap();
       Escalate();
     }
     for (Child& child : children_) ForwardLines(child);
+    TellHeld(Clock::now());
     return first_failure_.value_or(peer_failed_ ? 1 : 0);
   }
 
@@ -122,7 +146,7 @@ class Launcher {
     const pid_t parent = getpid(), pid = fork();
     WEIR_CHECK(pid >= 0, ErrorCode::kInternal, "cannot start rank ", rank, ": ", std::strerror(errno));
     if (pid == 0) Become(rank, parent, writes.get(), arguments.data(), environment.data());
-    children_.push_back({.rank = rank, .pid = pid, .stderr_pipe = rank == 0 ? Descriptor() : std::move(reads), .line = {}});
+    children_.push_back({.rank = rank, .pid = pid, .stderr_pipe = OwnsTerminal(rank) ? Descriptor() : std::move(reads), .line = {}});
   }
 
   // In the child; only calls that are safe between fork and exec.
@@ -130,11 +154,14 @@ class Launcher {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     setpgid(0, 0);  // the terminal's Ctrl-C reaches the launcher only, which passes it on
-    if (rank != 0) dup2(error_pipe, STDERR_FILENO);
+    if (!OwnsTerminal(rank)) dup2(error_pipe, STDERR_FILENO);
     sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
     execve(options_.program.c_str(), arguments, environment);
     _exit(127);
   }
+
+  // Rank 0 redraws its progress in place.
+  static bool OwnsTerminal(int64_t rank) { return rank == 0 && isatty(STDERR_FILENO) != 0; }
 
   bool AnyRunning() const {
     for (const Child& child : children_) {
@@ -163,9 +190,45 @@ class Launcher {
       }
       child.line.append(buffer, static_cast<size_t>(count));
       for (size_t end; (end = child.line.find('\n')) != std::string::npos;) {
-        WriteAll("[" + std::to_string(child.rank) + "] " + child.line.substr(0, end + 1));
+        Tell(child.rank, child.line.substr(0, end + 1));
         child.line.erase(0, end + 1);
       }
+    }
+  }
+
+  void Tell(int64_t rank, const std::string& line) {
+    if (rank == 0) WriteAll(line);
+    std::deque<Message>& messages = rank == 0 ? told_ : held_;
+    const auto last = std::find_if(messages.rbegin(), messages.rend(), [&](const Message& message) { return message.rank == rank; });
+    if (line.starts_with(" ") && last != messages.rend()) {
+      last->text += line;
+    } else {
+      messages.push_back({.rank = rank, .text = line, .since = Clock::now()});
+    }
+    if (told_.size() > kMostRemembered) told_.pop_front();
+  }
+
+  // Messages held since `before` or longer; not those that rank 0 has told too.
+  void TellHeld(Clock::time_point before) {
+    while (!held_.empty() && held_.front().since <= before) {
+      const Message message = std::move(held_.front());
+      held_.pop_front();
+      std::vector<int64_t> ranks = {message.rank};
+      for (auto other = held_.begin(); other != held_.end();) {
+        const bool same = other->text == message.text && std::ranges::count(ranks, other->rank) == 0;
+        if (same) ranks.push_back(other->rank);
+        other = same ? held_.erase(other) : std::next(other);
+      }
+      const bool told = std::ranges::any_of(told_, [&](const Message& first) { return first.text == message.text; });
+      if (!told) WriteLines(Prefix(ranks), message.text);
+    }
+  }
+
+  static void WriteLines(const std::string& prefix, const std::string& text) {
+    for (size_t at = 0; at < text.size();) {
+      const size_t end = text.find('\n', at) + 1;
+      WriteAll(prefix + text.substr(at, end - at));
+      at = end;
     }
   }
 
@@ -225,6 +288,7 @@ class Launcher {
   TemporaryFolder folder_;
   SignalQueue signals_;
   std::vector<Child> children_;
+  std::deque<Message> held_, told_;  // of other ranks, of rank 0; oldest first
   std::optional<Clock::time_point> deadline_;
   std::optional<int> first_failure_;
   bool peer_failed_ = false;

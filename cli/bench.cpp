@@ -72,7 +72,11 @@ int BenchCommand(int argc, const char* const* argv) {
       ("threads", po::value<int>(&options.threads)->default_value(0), "0 = all cores of this process")
       ("json", po::bool_switch(&options.json), "print JSON");
   po::variables_map values;
-  if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]... | rows [--device cpu|cuda] | attention|experts|head|gemm --device cuda", {main}, {"subject"}, values)) return kExitOk;
+  if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]... | rows [--device cpu|cuda] | attention|experts|head|gemm --device cuda", {main}, {"subject"}, values)) {
+    const char* step_help[] = {"step", "--help"};
+    std::cout << "\n";
+    return BenchStep(2, step_help);
+  }
   if (options.threads < 0 || options.threads > 1024) throw UsageError("--threads must be 0..1024");
   if (options.repeats < 1) throw UsageError("--repeats must be positive");
   if (subject == "rows") {

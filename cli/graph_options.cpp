@@ -41,4 +41,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
   return group;
 }
 
+void CheckPrecision(const TrainingOptions& training, const std::string& device) {
+  if (training.precision == "bfloat16" && device == "cpu") throw UsageError("--precision bfloat16 computes with --device cuda only; the CPU computes in float32");
+}
+
 }  // namespace weir

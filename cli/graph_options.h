@@ -6,5 +6,7 @@ namespace weir {
 
 // --precision, --strip: how the training graph is rewritten; shared by rewrite, plan and train.
 po::options_description GraphOptions(TrainingOptions& training);
+// Throws UsageError when the device of --device does not compute in --precision.
+void CheckPrecision(const TrainingOptions& training, const std::string& device);
 
 }  // namespace weir

@@ -104,6 +104,7 @@ int PlanCommand(int argc, const char* const* argv) {
   if (!flags.device_memory.empty()) budgets.device = ParseBytes(flags.device_memory, "--device-memory");
   if (!flags.host_memory.empty()) budgets.host = ParseBytes(flags.host_memory, "--host-memory");
   Check(flags, budgets);
+  CheckPrecision(flags.knobs.training, flags.device);
   flags.knobs.dispatch.Check(flags.knobs.training.layout.world, flags.knobs.sequence);
   const DeviceKind device = ParseDevice(flags.device);
   const MachineRates rates = flags.machine.empty() ? MachineRates{} : ReadMachine(flags.machine);

@@ -1,5 +1,7 @@
 #include "cli/rank_flags.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <iostream>
 
@@ -14,7 +16,14 @@ namespace {
 
 // How long the other ranks, rank 0 with the weights to save among them, have to end after one has failed.
 constexpr auto kSaveTime = std::chrono::seconds(15);
-constexpr int64_t kMostRanks = 1024;  // of one machine
+// Processes to start on one machine: with many more than its cores they do not come up in time.
+constexpr int64_t kRanksPerCore = 16, kFewRanks = 64;
+
+// Without starting the threads of CpuThreads: a launcher has one thread, for it blocks signals.
+int64_t Cores() {
+  cpu_set_t set;
+  return sched_getaffinity(0, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 1;
+}
 
 Placement PlaceOn(const std::string& device, const RankFlags& flags, const RankEnvironment& environment) {
   Placement place = ChosenDevice(device);
@@ -40,7 +49,8 @@ po::options_description RankFlags::Options() {
 
 void RankFlags::Check() const {
   std::string wrong;
-  if (ranks < 0 || ranks > kMostRanks) wrong = StrCat("--ranks must be 1..", kMostRanks, ", or 0 for as many as were started");
+  const int64_t cores = Cores(), most = std::max(kFewRanks, kRanksPerCore * cores);
+  if (ranks < 0 || ranks > most) wrong = StrCat("--ranks must be 1..", most, " on the ", cores, " cores of this process, or 0 for as many as were started");
   if (timeout_s <= 0 || start_timeout_s <= 0) wrong += (wrong.empty() ? "" : "; ") + std::string("--comm-timeout and --start-timeout must be positive");
   if (!wrong.empty()) throw UsageError(wrong);
 }

@@ -326,6 +326,7 @@ int TrainCommand(int argc, const char* const* argv) {
   if (run.init != "none" && run.init != "normal") throw UsageError("--init must be none or normal, got " + run.init);
   CheckRanges(run, flags.trainer);
   flags.ranks.Check();
+  CheckPrecision(flags.trainer.training, run.device);
   flags.checkpoints.Check();
   flags.data.Check();
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);

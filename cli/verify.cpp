@@ -127,6 +127,7 @@ int VerifyCommand(int argc, const char* const* argv) {
     return kExitOk;
   }
   Check(flags);
+  CheckPrecision(flags.run.streamed, flags.device);
   flags.twin = flags.twin || (flags.reference.empty() && flags.trajectory.empty());
   const DeviceKind device = flags.run.device = ChosenDevice(flags.device);
   PassManager passes;

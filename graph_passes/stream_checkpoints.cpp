@@ -116,7 +116,10 @@ bool StreamCheckpoints::Run(Graph& graph, PassContext& context) {
       context.where.back() += StrCat(": '", boundary.name, "', ", bytes, " bytes");
     }
   }
-  return index > 0;
+  std::string reasons;
+  for (const std::string& miss : context.misses) reasons += "\n  " + miss;
+  WEIR_CHECK(index > 0, ErrorCode::kInvalidArgument, "--host-budget=", host_budget_, " holds no layer boundary; raise it or leave the flag out:", reasons);
+  return true;
 }
 
 }  // namespace weir

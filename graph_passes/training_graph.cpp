@@ -50,6 +50,14 @@ void SpreadSequences(Graph& graph, const TrainingOptions& options, PassManager& 
   passes.Run(shard, graph);
 }
 
+void StreamMoments(Graph& graph, const StreamOptimizerOptions& options, PassManager& passes) {
+  WEIR_CHECK(options.bucket != 0 || (options.slots == StreamOptimizerOptions{}.slots && options.resident == 0), ErrorCode::kInvalidArgument,
+             options.resident == 0 ? "--slots" : "--resident", " says how the moments of --bucket travel; add --bucket");
+  if (options.bucket == 0) return;
+  StreamOptimizer stream(options);
+  passes.Run(stream, graph);
+}
+
 void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   options.layout.Validate();
   const int64_t ranks = options.layout.expert_parallel;
@@ -93,10 +101,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
     ReduceGradients reduce(options.layout);
     passes.Run(reduce, graph);
   }
-  if (options.offload.bucket != 0) {
-    StreamOptimizer stream(options.offload);
-    passes.Run(stream, graph);
-  }
+  StreamMoments(graph, options.offload, passes);
   graph.RemoveDeadNodes(/*drop_values=*/false);
 }
 

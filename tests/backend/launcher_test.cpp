@@ -34,11 +34,28 @@ Outcome Shell(int64_t ranks, const std::string& script, milliseconds grace = mil
 }
 
 TEST(Launcher, TellsEveryRankItsPlaceAndPrefixesItsLines) {
-  const Outcome outcome = Shell(3, "printf 'rank %s of %s\\nat %s' $WEIR_RANK $WEIR_WORLD_SIZE $(basename $WEIR_RENDEZVOUS) >&2");
+  const Outcome outcome = Shell(3, "printf 'rank %s of %s\\n  at %s' $WEIR_RANK $WEIR_WORLD_SIZE $(basename $WEIR_RENDEZVOUS) >&2");
   EXPECT_EQ(outcome.code, 0);
-  for (const char* line : {"rank 0 of 3\nat rank0", "[1] rank 1 of 3\n", "[1] at rank0\n", "[2] rank 2 of 3\n"}) {
+  for (const char* line : {"rank 0 of 3\n  at rank0", "[1] rank 1 of 3\n[1]   at rank0\n", "[2] rank 2 of 3\n[2]   at rank0\n"}) {
     EXPECT_NE(outcome.text.find(line), std::string::npos) << outcome.text;
   }
+}
+
+TEST(Launcher, TellsTheSameWordsOnce) {
+  const auto count = [](const std::string& text, const std::string& what) {
+    int found = 0;
+    for (size_t at = text.find(what); at != text.npos; at = text.find(what, at + 1)) ++found;
+    return found;
+  };
+  const Outcome all = Shell(6, "echo 'no such file' >&2; exit 2");
+  EXPECT_EQ(all.text, "no such file\n") << "rank 0 speaks for all";
+  EXPECT_EQ(all.code, 2);
+  const Outcome others = Shell(6, "if [ $WEIR_RANK != 0 ]; then echo 'not mine' >&2; echo rank $WEIR_RANK >&2; fi");
+  EXPECT_EQ(count(others.text, "not mine"), 1) << others.text;
+  EXPECT_NE(others.text.find("[1-5] not mine\n"), std::string::npos) << others.text;
+  for (int rank = 1; rank < 6; ++rank) EXPECT_EQ(count(others.text, StrCat("[", rank, "] rank ", rank, "\n")), 1) << others.text;
+  const Outcome twice = Shell(2, "if [ $WEIR_RANK = 1 ]; then echo again >&2; echo again >&2; fi");
+  EXPECT_EQ(twice.text, "[1] again\n[1] again\n") << "one rank's own repetitions are its own";
 }
 
 TEST(Launcher, EndsTheOthersWhenOneFails) {

@@ -326,6 +326,27 @@ TEST_F(Cli, ValuesNoRunCouldMeanAreWrongUse) {
   EXPECT_FALSE(fs::exists(folder_ / "a"));
 }
 
+TEST_F(Cli, KnobsWithoutEffectAreErrors) {
+  for (const char* flags : {"--slots 3", "--resident 1MiB", "--recompute-keep attention", "--host-budget 1", "--precision bfloat16", "--host-budget -1",
+                            "--host-budget 1XB", "--resident 1XB --bucket 10", "--ranks 1000000"}) {
+    EXPECT_EQ(Weir(Train("a", flags)).code, 2) << flags;
+  }
+  const Result holds_none = Weir("plan " + kModel + " --sequence 32 --host-budget 100");
+  EXPECT_EQ(holds_none.code, 2);
+  EXPECT_NE(holds_none.output.find("holds no layer boundary"), std::string::npos) << holds_none.output;
+  EXPECT_NE(holds_none.output.find("8192 bytes beside 0 exceed the host budget of 100"), std::string::npos) << holds_none.output;
+  const Result bfloat16 = Weir("plan " + kModel + " --sequence 32 --precision bfloat16");
+  EXPECT_EQ(bfloat16.code, 2);
+  EXPECT_NE(bfloat16.output.find("--precision bfloat16 computes with --device cuda only"), std::string::npos) << bfloat16.output;
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
+}
+
+TEST_F(Cli, BenchHelpListsTheFlagsOfStep) {
+  const Result help = Weir("bench --help");
+  EXPECT_EQ(help.code, 0);
+  for (const char* flag : {"--size", "--grad-accumulation", "--recompute", "--ranks"}) EXPECT_NE(help.output.find(flag), std::string::npos) << flag;
+}
+
 TEST_F(Cli, ExportWritesTheTrainedWeightsUnderTheOriginalNames) {
   const std::string names = " --names " + (kModels / "olmoe/weights.safetensors").string();
   ASSERT_EQ(Weir(Train("a", names)).code, 0);

@@ -31,7 +31,7 @@ TEST_P(EveryExport, RecomputationNeedsLessMemory) {
   EXPECT_LT(arena("layer", "attention"), arena("none", "none") * 3 / 4);
 }
 
-// Two layers: the budget holds no boundary, the first, both. CKO-10
+// Two layers: the budget holds the first boundary, or both; one that holds none is an error. CKO-10
 TEST_P(EveryExport, OffloadedBoundariesChangeNoBit) {
   const auto graph = LoadFamily(GetParam());
   const RunBits twin = BitsOfRun(*graph, {});
@@ -44,10 +44,12 @@ TEST_P(EveryExport, OffloadedBoundariesChangeNoBit) {
   ASSERT_GT(boundaries, 0);
   for (const char* recompute : {"none", "layer"}) {
     options.recompute = recompute;
-    for (const int64_t budget : {int64_t{1}, boundaries / 2, boundaries * 3 / 4, all}) {
+    options.host_budget = 1;
+    EXPECT_THROW(TrainingGraphOf(*graph, options, 2, 13), Error);
+    for (const int64_t budget : {boundaries / 2, boundaries * 3 / 4, all}) {
       options.host_budget = budget;
       const int64_t used = MakePlan(*TrainingGraphOf(*graph, options, 2, 13), DeviceKind::kCpu).host_arena_bytes;
-      EXPECT_EQ(used, budget == 1 ? 0 : budget == all ? boundaries : boundaries / 2);
+      EXPECT_EQ(used, budget == all ? boundaries : boundaries / 2);
       ExpectSameBits(BitsOfRun(*graph, options), twin, StrCat("host budget ", budget, ", recompute ", recompute));
     }
   }
