@@ -124,7 +124,7 @@ void ExpectKnobsChangeNoBit(const std::string& name, int64_t expert_parallel, in
 }
 
 class TwoGpus : public testing::TestWithParam<std::tuple<const char*, int64_t, int64_t>> {};
-INSTANTIATE_TEST_SUITE_P(Models, TwoGpus, testing::Combine(testing::Values("mixtral", "gpt_oss"), testing::Values(1, 2), testing::Values(1, 2)),
+INSTANTIATE_TEST_SUITE_P(Models, TwoGpus, testing::Combine(testing::ValuesIn(kFamilies), testing::Values(1, 2), testing::Values(1, 2)),
                          [](const auto& info) {
                            return StrCat(std::get<0>(info.param), "_Ep", std::get<1>(info.param), "_C", std::get<2>(info.param));
                          });
@@ -143,6 +143,26 @@ TEST(CpuRanks, TrainWithPyTorchsGradientsAndTheSameBits) {
     }
   }
 }
+
+// NaN on rank 1 only: both know before anything is updated.
+void ExpectBothKnowOfNan(DeviceKind kind) {
+  const Family& family = Stored("mixtral");
+  RunRanks(2, [&](Communicator& host) {
+    PassManager passes;
+    Placement place = kind;
+    place.ordinal = static_cast<int>(host.rank());
+    TrainingSession session(*family.graph, Ranks(2, 1), family.rows, family.length, {}, passes, place, &host);
+    std::vector<float> poisoned = session.Data(*session.parameters()[0]);
+    std::fill(poisoned.begin(), poisoned.end(), std::nanf(""));
+    if (host.rank() == 1) session.SetData(*session.parameters()[0], poisoned);
+    EXPECT_FALSE(session.ComputeGradients({&family.batch, 1}).finite) << "rank " << host.rank();
+  });
+}
+TEST(TwoGpusTraining, AgreeThatOneIsNotFinite) {
+  WEIR_NEEDS_GPUS(2);
+  ExpectBothKnowOfNan(DeviceKind::kCuda);
+}
+TEST(CpuRanks, AgreeThatOneIsNotFinite) { ExpectBothKnowOfNan(DeviceKind::kCpu); }
 
 }  // namespace
 }  // namespace weir
