@@ -6,7 +6,7 @@ namespace weir {
 
 // How sequences and experts are spread over ranks and experts' rows streamed: flags that train and plan share.
 struct DispatchFlags {
-  int64_t expert_parallel = 1, context_parallel = 1;
+  int64_t expert_parallel = 1, context_parallel = 1, vocabulary_parallel = 1;
   StreamDispatchOptions stream;
 
   po::options_description Options();

@@ -20,6 +20,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "of compute: float32, or bfloat16 with float32 masters, accumulators and moments (--device cuda)")
       ("strip", po::value<int64_t>(&training.strip)->default_value(training.strip),
        "columns of logits alive at a time, loss and head gradients formed strip by strip, same bits; 0 = off")
+      ("vocab-leaf", po::value<int64_t>(&training.vocab_leaf)->default_value(training.vocab_leaf),
+       "with --strip or --vocab-parallel: columns of logits summed from zero in a log-sum-exp: changes rounding")
       ("leaves", po::value<int64_t>(&training.leaves)->default_value(training.leaves),
        "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
       ("unit-rows", po::value<int64_t>(&training.unit_rows)->default_value(training.unit_rows),

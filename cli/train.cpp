@@ -216,7 +216,8 @@ std::map<std::string, std::string> Identity(const RunFlags& run, const DataFlags
   std::map<std::string, std::string> identity = {{"--seed", std::to_string(run.seed)},
                                                  {"--sequence", std::to_string(trainer.sequence)},
                                                  {"--leaves", std::to_string(trainer.training.leaves)},
-                                                 {"--unit-rows", std::to_string(trainer.training.unit_rows)}};
+                                                 {"--unit-rows", std::to_string(trainer.training.unit_rows)},
+                                                 {"--vocab-leaf", std::to_string(trainer.training.vocab_leaf)}};
   flags.AddIdentity(data, identity);
   return identity;
 }
@@ -340,8 +341,9 @@ int TrainCommand(int argc, const char* const* argv) {
   options.init.seed = run.seed;
   options.training.layout.world = environment.world;
   flags.dispatch.Apply(options.training, options.sequence);
-  if ((flags.checkpoints.enabled() || flags.checkpoints.resumes()) && options.training.layout.expert_parallel > 1) {
-    throw UsageError("--save-every and --resume with --expert-parallel above 1: checkpoints of experts spread over ranks are not written yet; leave one out");
+  const bool spread = options.training.layout.expert_parallel > 1 || options.training.layout.vocabulary_parallel > 1;
+  if ((flags.checkpoints.enabled() || flags.checkpoints.resumes()) && spread) {
+    throw UsageError("--save-every and --resume with --expert-parallel or --vocab-parallel above 1: checkpoints of parameters spread over ranks are not written yet; leave one out");
   }
   flags.config = ResolvedConfig(groups, flags.values);
   SetRankThreads(run.threads, environment);

@@ -35,6 +35,14 @@ Value* AddState(Graph& graph, const Value& parameter, const char* suffix) {
   return state;
 }
 
+// The rows of a gradient that belong to this rank's shard; all of it where the accumulator is a shard too.
+Value* OwnRows(Builder& builder, const Value& parameter, Value* gradient) {
+  const auto& shard = parameter.parameter->shard;
+  if (!shard || gradient->shape[0] == parameter.shape[0]) return gradient;
+  const int64_t last = shard->first + parameter.shape[0].Constant();
+  return builder.Op("Slice", {gradient, builder.Ints({shard->first}), builder.Ints({last}), builder.Ints({0})});
+}
+
 }  // namespace
 
 bool AddOptimizer::Decays(const Value& parameter) const {
@@ -74,7 +82,7 @@ bool AddOptimizer::Run(Graph& graph, PassContext& context) {
     builder.SetStem(parameter->name + ".updated");
     Value* m = AddState(graph, *parameter, ".m");
     Value* v = AddState(graph, *parameter, ".v");
-    const auto updated = builder.Ops("AdamW", {parameter, gradients[i], m, v, learning_rate, step, coefficient}, 3,
+    const auto updated = builder.Ops("AdamW", {parameter, OwnRows(builder, *parameter, gradients[i]), m, v, learning_rate, step, coefficient}, 3,
                                      {{"beta1", options_.beta1},
                                       {"beta2", options_.beta2},
                                       {"epsilon", options_.epsilon},

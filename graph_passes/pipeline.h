@@ -44,6 +44,7 @@ struct TrainingOptions {
   int64_t leaves = 16, unit_rows = 4096;
   std::string precision = "float32";  // of compute: float32, or bfloat16 with float32 masters (CUDA)
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes
+  int64_t vocab_leaf = 2048;  // columns of one (max, sum) pair of the log-sum-exp: changes rounding
   std::string recompute = "none";  // "layer": activations are computed again in backward (insert_recompute)
   int64_t host_budget = 0;         // bytes of layer boundaries held in host memory (stream_checkpoints); 0 = off
   StreamOptimizerOptions offload = {};  // of the optimizer's moments; bucket 0 = off

@@ -47,8 +47,10 @@ bool ReduceGradients::Run(Graph& graph, PassContext& context) {
   for (Value* const& gradient : gradients) {
     const Value* accumulator = AccumulatorOf(gradient);
     const ParameterInfo& info = ParameterOf(graph, *accumulator);
-    if (info.shard) sharded.push_back(&gradient - gradients.data());
-    const std::string& group = info.shared_by;
+    // An accumulator of the whole collects what every rank has for every shard: its sum needs no more.
+    const bool shard = info.shard && gradient->shape[0].Constant() != info.shard->total;
+    if (shard) sharded.push_back(&gradient - gradients.data());
+    const std::string group = info.shard && !shard ? "world" : info.shared_by;
     const int64_t ranks = layout_.GroupSize(group);
     if (ranks == 1) continue;
     builder.SetStem(accumulator->name + ".sum");

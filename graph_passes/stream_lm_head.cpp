@@ -92,7 +92,7 @@ void RemoveUnused(Graph& graph, std::initializer_list<Value*> values) {
 }
 
 // The results keep their values, so names and users stay.
-Node& Replace(Graph& graph, const Head& head, int64_t strip) {
+Node& Replace(Graph& graph, const Head& head, int64_t strip, int64_t leaf) {
   const auto output = [](const Node* node) { return node == nullptr ? nullptr : node->out(); };
   Value *logits = head.linear->out(), *lse = head.loss->out(1), *dlogits = head.gradient->out(),
         *one = head.gradient->in(4);
@@ -104,8 +104,9 @@ Node& Replace(Graph& graph, const Head& head, int64_t strip) {
   std::vector<Value*> outputs = {head.loss->out(), output(head.input_gradient),
                                  output(head.weight_gradient)};
   while (outputs.back() == nullptr) outputs.pop_back();
-  const Attributes attributes{{"ignore_index", head.loss->attributes.Int("ignore_index", -100)},
-                              {"strip", strip}};
+  Attributes attributes{{"ignore_index", head.loss->attributes.Int("ignore_index", -100)},
+                        {"strip", strip}};
+  if (leaf != StreamLmHead::kDefaultLeaf) attributes.Set("vocab_leaf", leaf);
   const std::string source = head.linear->source;
   const auto removed = {head.weight_gradient, head.input_gradient, head.gradient, head.loss,
                         head.linear};
@@ -136,7 +137,7 @@ bool StreamLmHead::Run(Graph& graph, PassContext& context) {
   for (Node* loss : losses) {
     const Head head = FindHead(graph, *loss);
     if (head.why.empty()) {
-      context.Matched(Replace(graph, head, strip_));
+      context.Matched(Replace(graph, head, strip_, leaf_));
     } else {
       context.Missed(*loss, head.why);
     }

@@ -15,7 +15,9 @@ namespace weir {
 // the reasons when nothing matches.
 class StreamLmHead : public Pass {
  public:
-  explicit StreamLmHead(int64_t strip) : strip_(strip) {}
+  // `leaf`: columns of one (max, sum) pair; another than the default changes rounding.
+  explicit StreamLmHead(int64_t strip, int64_t leaf = kDefaultLeaf) : strip_(strip), leaf_(leaf) {}
+  static constexpr int64_t kDefaultLeaf = 2048;
   std::string name() const override { return "stream_lm_head"; }
   std::string doc() const override {
     return "Linear + CrossEntropy and their gradients ==> RingDtp";
@@ -24,6 +26,7 @@ class StreamLmHead : public Pass {
 
  private:
   int64_t strip_;  // columns of logits alive at a time
+  int64_t leaf_;
 };
 
 }  // namespace weir

@@ -10,6 +10,7 @@
 #include "graph_passes/router_losses.h"
 #include "graph_passes/shard_context.h"
 #include "graph_passes/shard_experts.h"
+#include "graph_passes/shard_vocabulary.h"
 #include "graph_passes/stream_checkpoints.h"
 #include "graph_passes/stream_dispatch.h"
 #include "graph_passes/stream_lm_head.h"
@@ -69,6 +70,24 @@ void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& pa
   passes.Run(shard, graph);
 }
 
+// A head that is spread over ranks is streamed in any case.
+void SpreadVocabulary(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  constexpr int64_t kStrip = 8192;
+  const int64_t ranks = options.layout.vocabulary_parallel, leaf = options.vocab_leaf;
+  WEIR_CHECK(options.strip >= 0, ErrorCode::kInvalidArgument, "--strip=", options.strip, " must be positive, or 0 for off");
+  WEIR_CHECK(leaf > 0, ErrorCode::kInvalidArgument, "--vocab-leaf=", leaf, " must be positive");
+  if (options.strip == 0 && ranks == 1) {
+    WEIR_CHECK(leaf == StreamLmHead::kDefaultLeaf, ErrorCode::kInvalidArgument, "--vocab-leaf=", leaf,
+               " is kept by the streamed head alone; add --strip ", kStrip);
+    return;
+  }
+  StreamLmHead head(options.strip > 0 ? options.strip : kStrip, leaf);
+  passes.Run(head, graph);
+  if (ranks == 1) return;
+  ShardVocabulary shard(ranks, options.rank % ranks, leaf);
+  passes.Run(shard, graph);
+}
+
 }  // namespace
 
 void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
@@ -84,11 +103,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   SetUnits(graph, options);
   Recompute(graph, options, passes);
   SpreadExperts(graph, options, passes);
-  WEIR_CHECK(options.strip >= 0, ErrorCode::kInvalidArgument, "--strip=", options.strip, " must be positive, or 0 for off");
-  if (options.strip > 0) {
-    StreamLmHead head(options.strip);
-    passes.Run(head, graph);
-  }
+  SpreadVocabulary(graph, options, passes);
   WEIR_CHECK(options.precision == "float32" || options.precision == "bfloat16", ErrorCode::kInvalidArgument,
              "--precision=", options.precision, " is unknown; use float32 or bfloat16");
   if (options.precision == "bfloat16") {

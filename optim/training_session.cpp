@@ -218,7 +218,15 @@ void TrainingSession::SetFloats(const std::string& name, std::span<const float> 
 }
 
 std::vector<float> TrainingSession::Data(const Value& parameter) const { return Floats(parameter.name); }
-std::vector<float> TrainingSession::Gradient(const Value& parameter) const { return Floats(parameter.name + ".grad"); }
+std::vector<float> TrainingSession::Gradient(const Value& parameter) const {
+  std::vector<float> gradient = Floats(parameter.name + ".grad");
+  const auto& shard = parameter.parameter->shard;
+  const int64_t own = NumElements(ToDims(parameter.shape));
+  if (!shard || std::ssize(gradient) == own) return gradient;
+  // The accumulator is that of all shards (shard_vocabulary).
+  const auto first = gradient.begin() + std::ssize(gradient) / shard->total * shard->first;
+  return {first, first + own};
+}
 std::vector<float> TrainingSession::Moment(const Value& parameter, const char* which) const {
   return Floats(parameter.name + "." + which);
 }
@@ -234,13 +242,11 @@ std::vector<float> TrainingSession::Whole(const Value& parameter, std::span<cons
   if (!parameter.parameter->shard) return {own.begin(), own.end()};
   const Dims dims = WholeDims(parameter);
   std::vector<float> whole(static_cast<size_t>(NumElements(dims)));
-  Communicator& group = communicator_->Group("expert");
-  std::vector<int64_t> bytes;
-  for (int64_t member = 0; member < group.size(); ++member) {
-    const int64_t rows = ShareOf(dims[0], group.size(), member).size();
-    bytes.push_back(rows * std::ssize(whole) / dims[0] * static_cast<int64_t>(sizeof(float)));
-  }
-  group.AllGatherV(std::as_bytes(own), std::as_writable_bytes(std::span(whole)), bytes, {"GatherExperts", parameter.name});
+  const bool experts = parameter.parameter->shared_by == "replica";
+  Communicator& group = communicator_->Group(experts ? "expert" : "vocabulary");
+  const CollectiveName name = {experts ? "GatherExperts" : "GatherVocabulary", parameter.name};
+  const auto bytes = group.GatherValues(static_cast<int64_t>(own.size_bytes()), name);
+  group.AllGatherV(std::as_bytes(own), std::as_writable_bytes(std::span(whole)), bytes, name);
   return whole;
 }
 

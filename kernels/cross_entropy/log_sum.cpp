@@ -7,9 +7,9 @@
 
 namespace weir {
 
-void LogSum::Add(const float* logits, int64_t width) {
-  for (int64_t first = 0; first < width; first += kVocabularyLeaf) {
-    const int64_t leaf = std::min(kVocabularyLeaf, width - first);
+void LogSum::Add(const float* logits, int64_t width, int64_t leaf_columns) {
+  for (int64_t first = 0; first < width; first += leaf_columns) {
+    const int64_t leaf = std::min(leaf_columns, width - first);
     const float leaf_top = MaxOf(logits + first, leaf);
     // A leaf of -infinity alone adds nothing; exp(-inf - -inf) would be NaN.
     const float leaf_sum = SumExp(logits + first, leaf, std::isfinite(leaf_top) ? leaf_top : 0);

@@ -8,7 +8,7 @@
 #include "kernels/cross_entropy/cuda_labels.h"
 #include "kernels/cross_entropy/log_sum.h"
 #include "kernels/gemm/cuda.h"
-#include "kernels/ring_dtp/sizes.h"
+#include "kernels/ring_dtp/windows.h"
 
 namespace weir {
 namespace {
@@ -20,8 +20,7 @@ int64_t StrideOf(const HeadSizes& s) { return DivCeil(s.strip, 8) * 8; }
 // Strips end at leaf edges (log-sum-exp) and at the groups that dX folds in bfloat16.
 HeadSizes CudaSizes(const Dims& x, const Dims& weight, DType dtype, const Attributes& attributes) {
   HeadSizes s = HeadSizesOf(x, weight, attributes);
-  const int64_t unit = dtype == DType::kBFloat16 ? cuda::kSumGroup : kVocabularyLeaf;
-  s.strip = std::min(DivCeil(s.strip, unit) * unit, s.vocabulary);
+  AlignStrips(s, dtype == DType::kBFloat16 ? cuda::kSumGroup : kVocabularyLeaf);
   return s;
 }
 
@@ -31,16 +30,19 @@ struct Buffers {
   cuda::TokenSums sums;
   float* lse;
   double* terms;  // of every token
-  float* dx;      // of the block, bfloat16 only
+  float* dx;      // bfloat16 only
   std::byte* gemm;
+  std::byte* windows;  // of the weight, from other ranks
   Buffers(const HeadSizes& s, DType dtype, WorkspaceLayout& layout)
       : bad(layout.Take<int64_t>(1)),
         logits(layout.Take<std::byte>(BytesOf(dtype, s.block * StrideOf(s)))),
-        sums{layout.Take<float>(s.block), layout.Take<float>(s.block), layout.Take<float>(s.block)},
-        lse(layout.Take<float>(s.block)),
+        sums{layout.Take<float>(s.state_rows()), layout.Take<float>(s.state_rows()),
+             layout.Take<float>(s.state_rows())},
+        lse(layout.Take<float>(s.state_rows())),
         terms(layout.Take<double>(s.tokens)),
-        dx(layout.Take<float>(dtype == DType::kBFloat16 ? s.block * s.channels : 0)),
-        gemm(layout.Take<std::byte>(cuda::GemmWorkspaceBytes(dtype))) {}
+        dx(layout.Take<float>(dtype == DType::kBFloat16 ? s.state_rows() * s.channels : 0)),
+        gemm(layout.Take<std::byte>(cuda::GemmWorkspaceBytes(dtype))),
+        windows(layout.Take<std::byte>(WeightWindows::BufferBytes(s, BytesOf(dtype, s.channels)))) {}
 };
 
 int64_t RingDtpWorkspace(const Node& node) {
@@ -49,6 +51,12 @@ int64_t RingDtpWorkspace(const Node& node) {
   Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes),
           dtype, layout);
   return layout.bytes();
+}
+
+// The device sums leaves of one width.
+std::string Unsupported(const Node& node) {
+  const int64_t leaf = node.attributes.Int("vocab_leaf", kVocabularyLeaf);
+  return leaf == kVocabularyLeaf ? "" : StrCat("vocab_leaf ", leaf, ", expected ", kVocabularyLeaf);
 }
 
 class Head {
@@ -65,21 +73,23 @@ class Head {
 
   void Run() {
     CheckLabelsOnDevice(c_, c_.inputs[2], s_.vocabulary, b_.bad);
-    for (int64_t row = 0; row == 0 || row < s_.tokens; row += kTokenBlockRows) {
-      row_ = row;
-      rows_ = std::min(kTokenBlockRows, s_.tokens - row);
-      for (int64_t first = 0; first < s_.vocabulary; first += s_.strip) {
-        MakeLogits(first);
-        cuda::AddLogits(Strip(first), b_.sums, queue_.stream);
-      }
-      cuda::FinishLogSum(b_.sums, Labels(), rows_, ignore_index_, b_.lse, b_.terms + row_,
-                         queue_.stream);
-      if (!Output(1) && !Output(2)) continue;
-      for (int64_t first = 0; first < s_.vocabulary; first += s_.strip) AddStripGradients(first);
-      if (Output(1) && dtype_ == DType::kBFloat16) {
-        cuda::RoundToBFloat16(b_.dx, c_.outputs[1].bytes + BytesOf(dtype_, row_ * s_.channels),
-                              rows_ * s_.channels, queue_.stream);
-      }
+    const bool one_window = s_.windows() == 1, gradients = Output(1) || Output(2);
+    WeightWindows windows(s_, BytesOf(dtype_, s_.channels),
+                          {c_.inputs[1].bytes, static_cast<size_t>(c_.inputs[1].size_bytes())}, b_.windows,
+                          c_.communicator, c_.node.in(1)->name, one_window || !gradients ? 1 : 2);
+    if (one_window) {
+      TakeWindow(windows, 0);
+      ForEachBlock([&] {
+        SumWindow();
+        FinishSums();
+        AddWindowGradients();
+        FinishInputGradient();
+      });
+    } else {
+      ForEachWindow(windows, [&] { SumWindow(); });
+      ForEachBlock([&] { FinishSums(); });
+      if (gradients) ForEachWindow(windows, [&] { AddWindowGradients(); });
+      ForEachBlock([&] { FinishInputGradient(); });
     }
     cuda::SumLoss(b_.terms, s_.tokens, c_.inputs[3].data<float>(), c_.outputs[0].data<double>(),
                   queue_.stream);
@@ -88,10 +98,52 @@ class Head {
  private:
   bool Output(size_t i) const { return i < c_.outputs.size() && c_.outputs[i]; }
   const int64_t* Labels() const { return c_.inputs[2].data<int64_t>() + row_; }
-  int64_t Width(int64_t first) const { return std::min(s_.strip, s_.vocabulary - first); }
+  // Once even without tokens: outputs are written.
+  void ForEachBlock(const auto& body) {
+    for (row_ = 0; row_ == 0 || row_ < s_.tokens; row_ += kTokenBlockRows) {
+      rows_ = std::min(kTokenBlockRows, s_.tokens - row_);
+      state_ = s_.windows() == 1 ? 0 : row_;
+      body();
+    }
+  }
+  void ForEachWindow(WeightWindows& windows, const auto& body) {
+    for (int64_t first = 0; first < s_.vocabulary; first += s_.window) {
+      TakeWindow(windows, first);
+      ForEachBlock(body);
+    }
+  }
+  void TakeWindow(WeightWindows& windows, int64_t first) {
+    weight_ = windows.Next();
+    window_ = first;
+    end_ = std::min(first + s_.window, s_.vocabulary);
+  }
+
+  cuda::TokenSums Sums() const {
+    return {b_.sums.top + state_, b_.sums.sum + state_, b_.sums.at_label + state_};
+  }
+  void SumWindow() {
+    for (int64_t first = window_; first < end_; first += s_.strip) {
+      MakeLogits(first);
+      cuda::AddLogits(Strip(first), Sums(), queue_.stream);
+    }
+  }
+  void FinishSums() {
+    cuda::FinishLogSum(Sums(), Labels(), rows_, ignore_index_, b_.lse + state_, b_.terms + row_, queue_.stream);
+  }
+  void AddWindowGradients() {
+    if (!Output(1) && !Output(2)) return;
+    for (int64_t first = window_; first < end_; first += s_.strip) AddStripGradients(first);
+  }
+  void FinishInputGradient() {
+    if (!Output(1) || dtype_ != DType::kBFloat16) return;
+    cuda::RoundToBFloat16(b_.dx + state_ * s_.channels, c_.outputs[1].bytes + BytesOf(dtype_, row_ * s_.channels),
+                          rows_ * s_.channels, queue_.stream);
+  }
+
+  int64_t Width(int64_t first) const { return std::min(s_.strip, end_ - first); }
   const std::byte* X() const { return c_.inputs[0].bytes + BytesOf(dtype_, row_ * s_.channels); }
   const std::byte* Weight(int64_t column) const {
-    return c_.inputs[1].bytes + BytesOf(dtype_, column * s_.channels);
+    return weight_ + BytesOf(dtype_, (column - window_) * s_.channels);
   }
   cuda::LogitStrip Strip(int64_t first) const {
     return {.logits = b_.logits,
@@ -119,7 +171,7 @@ class Head {
   void AddStripGradients(int64_t first) {
     if (!s_.whole()) MakeLogits(first);
     cuda::LogitsGradient(Strip(first),
-                         {.lse = b_.lse,
+                         {.lse = b_.lse + state_,
                           .scale = c_.inputs[3].data<float>(),
                           .dloss = nullptr,
                           .ignore_index = ignore_index_,
@@ -132,7 +184,7 @@ class Head {
   // dX += dlogits W: float32 continues chains of 256 terms, bfloat16 folds groups of columns.
   void AddInputGradient(int64_t first) {
     const bool bf16 = dtype_ == DType::kBFloat16;
-    float* dx = bf16 ? b_.dx : c_.outputs[1].data<float>() + row_ * s_.channels;
+    float* dx = bf16 ? b_.dx + state_ * s_.channels : c_.outputs[1].data<float>() + row_ * s_.channels;
     const int64_t width = Width(first), group = bf16 ? cuda::kSumGroup : width;
     for (int64_t at = 0; at < width; at += group) {
       cuda::Gemm(queue_,
@@ -172,14 +224,18 @@ class Head {
   WorkspaceLayout layout_;
   const Buffers b_;
   const int64_t ignore_index_;
-  int64_t row_ = 0, rows_ = 0;  // the token block at hand
+  const std::byte* weight_ = nullptr;  // of the window at hand:
+  int64_t window_ = 0, end_ = 0;       // columns [window, end)
+  int64_t row_ = 0, rows_ = 0;         // the token block at hand
+  int64_t state_ = 0;                  // where its token state begins
 };
 
 }  // namespace
 
 const Kernel& RingDtpCudaKernel() {
   static const Kernel kernel{.launch = [](KernelContext& c) { Head(c).Run(); },
-                             .workspace_bytes = RingDtpWorkspace};
+                             .workspace_bytes = RingDtpWorkspace,
+                             .unsupported = Unsupported};
   return kernel;
 }
 

@@ -1,10 +1,42 @@
 #include "graph/op_schema.h"
+#include "graph/vocabulary_share.h"
 #include "kernels/common/dims.h"
+#include "kernels/cross_entropy/log_sum.h"
+#include "kernels/gemm/sgemm.h"
 #include "kernels/ring_dtp/reference.h"
 #include "kernels/ring_dtp/sizes.h"
 
 namespace weir {
 namespace {
+
+void CheckLeaf(InferContext& c) {
+  const int64_t leaf = c.node.attributes.Int("vocab_leaf", kVocabularyLeaf);
+  if (leaf < 1 || (leaf > kSgemmBlockK && leaf % kSgemmBlockK != 0)) {
+    c.Fail(StrCat("C5: vocab_leaf is ", leaf, ", expected 1..", kSgemmBlockK, " or a multiple of ", kSgemmBlockK));
+  }
+}
+
+// Columns of all ranks together; `weight` has one rank's share of them.
+Dim WholeVocabulary(InferContext& c) {
+  const Attributes& attributes = c.node.attributes;
+  const int64_t ranks = attributes.Int("vocab_parallel", 1);
+  const Dim& held = c.shape(1)[0];
+  if (ranks == 1) return held;
+  const int64_t vocabulary = attributes.Int("vocabulary", 0);
+  if (ranks < 1 || vocabulary < 1 || !held.IsConstant()) {
+    c.Fail(StrCat("C6: vocab_parallel is ", ranks, ", vocabulary ", vocabulary, "; expected at least 1 of each"));
+  }
+  const int64_t leaf = attributes.Int("vocab_leaf", kVocabularyLeaf);
+  bool share = false;
+  for (int64_t member = 0; member < ranks && !share; ++member) {
+    share = VocabularyShare(vocabulary, leaf, ranks, member).size() == held.Constant();
+  }
+  if (!share) {
+    c.Fail(StrCat("C6: ", held.Constant(), " rows are no rank's share of ", vocabulary, " columns in leaves of ", leaf,
+                  " over ", ranks, " ranks"));
+  }
+  return vocabulary;
+}
 
 void InferRingDtp(InferContext& c) {
   c.SetOutput(0, DType::kFloat64, {});
@@ -13,7 +45,7 @@ void InferRingDtp(InferContext& c) {
     c.Fail(StrCat("C1: x ", ToString(x), " does not match weight ", ToString(weight),
                   "; expected x [...,H] and weight [V,H]"));
   }
-  if (weight[0].IsConstant() && weight[0].Constant() < 1) {
+  if (c.node.attributes.Int("vocab_parallel", 1) == 1 && weight[0].IsConstant() && weight[0].Constant() < 1) {
     c.Fail(StrCat("C1: weight ", ToString(weight), " must have a vocabulary of at least 1"));
   }
   bool same = labels.size() + 1 == x.size();
@@ -22,13 +54,15 @@ void InferRingDtp(InferContext& c) {
     c.Fail(StrCat("C2: labels ", DTypeName(c.in(2)->dtype), ToString(labels),
                   " must be int64, shaped as x ", ToString(x), " without the last axis"));
   }
-  if (c.HasShape(4) && !Same(c.shape(4), weight)) {
-    c.Fail(StrCat("C1: accumulator ", ToString(c.shape(4)), ", expected ", ToString(weight)));
-  }
   const int64_t strip = c.node.attributes.Int("strip", 8192);
   if (strip < 1) c.Fail(StrCat("C4: strip is ", strip, ", expected at least 1 column"));
+  CheckLeaf(c);
+  const Shape whole = {WholeVocabulary(c), weight[1]};
+  if (c.HasShape(4) && !Same(c.shape(4), whole)) {
+    c.Fail(StrCat("C1: accumulator ", ToString(c.shape(4)), ", expected ", ToString(whole)));
+  }
   c.SetOutput(1, c.in(0)->dtype, x);
-  c.SetOutput(2, DType::kFloat32, weight);
+  c.SetOutput(2, DType::kFloat32, whole);
 }
 
 Cost RingDtpCost(const Node& n) {
@@ -57,7 +91,10 @@ OpCase Case(std::string name, Dims x, int64_t vocabulary, std::vector<int64_t> l
 }
 
 std::vector<OpCase> RingDtpCases() {
-  return {Case("tiny", {2, 3, 5}, 7, {0, 6, 3, 2, 2, 5}, 8192),
+  OpCase small_leaves = Case("small_leaves", {2, 3, 5}, 37, {0, 36, 8, 7, -100, 15}, 16);
+  small_leaves.attributes.Set("vocab_leaf", 8);
+  return {small_leaves,
+          Case("tiny", {2, 3, 5}, 7, {0, 6, 3, 2, 2, 5}, 8192),
           Case("strips", {2, 7, 9}, 700,
                {0, 699, 256, 255, 511, 512, -100, 3, 4, 5, 600, 7, 8, -100}, 256),
           Case("leaves", {3, 4}, 4099, {4098, 2048, 17}, 1024),
@@ -80,17 +117,25 @@ const OpSchema& RingDtpSchema() {
 dx (=) dlogits weight;  acc' (+=) dlogits^T x;  dlogits = (softmax(logits) - onehot(labels)) * loss_scale
 x [...,H], weight [V,H] float32, labels [...] int64, loss_scale float32 scalar, acc (optional) [V,H]; loss
 float64 scalar, dx like x, acc' [V,H] (alias of acc; without acc the gradient alone); dx and acc' may be
-absent. Attributes: ignore_index (-100), strip (8192): columns of logits that live at a time.
+absent. Attributes: ignore_index (-100), strip (8192): columns of logits that live at a time; vocab_leaf (2048):
+columns of one (max, sum) pair of the log-sum-exp, part of the numerical definition.
 Forward and gradients in one node; logits exist as a strip of min(N,4096) tokens x strip columns: token
 blocks of 4096 outside, vocabulary strips inside, once for the log-sum-exp, once more for the gradients.
-All sums are those of Linear, CrossEntropy, CrossEntropyGradient, MatMul and LinearWeightGradient: the same
-bits for any strip (rounded up to 256 columns, the k block of dX). Deterministic for any threads.
-C1 x and weight agree in H, acc is like weight, V >= 1. C2 labels int64, shaped as x without the last axis.
+On several ranks (vocab_parallel P, group, vocabulary V) weight is this rank's run of vocabulary leaves, V/P
+columns; x and labels are its own tokens, N may differ over ranks. The weight travels: windows of `strip`
+columns, rounded up to whole leaves, in vocabulary order, sent by their holders to the others, once per pass;
+the next window travels while one is at work. Windows outside, token blocks inside. acc' is [V,H]: the sums
+over this rank's tokens, to be added over all ranks.
+All sums are those of Linear, CrossEntropy, CrossEntropyGradient, MatMul and LinearWeightGradient (with the
+default vocab_leaf): the same bits for any P and strip (rounded up to 256 columns, the k block of dX).
+Deterministic for any threads.
+C1 x and weight agree in H, acc is [V,H], V >= 1. C2 labels int64, shaped as x without the last axis.
 C3 every label in [0,V) or ignore_index, else an error with position and value, before anything is written.
-C4 strip >= 1.
-Cost: 8NVH flop, 6NVH when strip >= V (logits are kept, not made twice). Workspace: about
-4 min(N,4096) strip bytes, and 4 * 512H for partial sums of dW.
-Source: torch.nn.functional.linear and cross_entropy (reduction sum), forward and backward.)",
+C4 strip >= 1. C5 vocab_leaf is at most 256 or a multiple of it. C6 weight is a rank's share.
+Cost: 8NVH flop, 6NVH when strip >= V (logits are kept, not made twice); P > 1: 16VH(P-1)/P bytes in. Workspace:
+about 4 min(N,4096) strip bytes, and 4 * 512H for partial sums of dW; P > 1: two windows of 4H strip bytes and
+16 bytes per token.
+Source: torch.nn.functional.linear and cross_entropy (reduction sum), forward and backward; arXiv:2609.14306.)",
       .min_inputs = 4,
       .max_inputs = 5,
       .min_outputs = 1,

@@ -145,6 +145,38 @@ TEST_F(TrainRanks, RefuseSequencesThatCannotBeShared) {
   EXPECT_NE(ranks.text.find("--context-parallel 4 must divide the 2 ranks"), std::string::npos) << ranks.text;
 }
 
+// The head on four ranks: no bit changes, and the file has all of it.
+TEST_F(TrainRanks, SpreadTheirHeadWithTheSameBytes) {
+  const std::string flags = "--ranks 4 --steps 2 --micro-batch 1 --learning-rate 1e-2 --strip 64 --vocab-leaf 64 --vocab-parallel ";
+  for (const char* degree : {"1", "4"}) {
+    const Outcome outcome = Train(degree, flags + degree);
+    ASSERT_EQ(outcome.code, 0) << outcome.text;
+  }
+  EXPECT_EQ(ReadText(folder_ / "1" / "weights.safetensors"), ReadText(folder_ / "4" / "weights.safetensors"));
+  EXPECT_NE(ReadText(folder_ / "4" / "passes.log").find("shard_vocabulary"), std::string::npos);
+  const Outcome uneven = Train("uneven", "--ranks 4 --steps 2 --vocab-parallel 3"), saved = Train("saved", flags + "2 --save-every 1");
+  EXPECT_EQ(uneven.code, 2);
+  EXPECT_NE(uneven.text.find("--vocab-parallel 3 must divide the 4 ranks"), std::string::npos) << uneven.text;
+  EXPECT_EQ(saved.code, 2);
+  EXPECT_NE(saved.text.find("checkpoints of parameters spread over ranks are not written yet"), std::string::npos) << saved.text;
+}
+
+// 307 columns of 64 floats in leaves of 64: rank 0 of four holds 128 of them, in weights and moments; gradients of all.
+TEST_F(TrainRanks, PlanTheShareOfTheHead) {
+  const auto ledger = [&](int vocabulary_parallel) {
+    const fs::path file = folder_ / "plan.json";
+    const std::string command = WEIR_PROGRAM " plan " WEIR_SOURCE_DIR "/models/mixtral/dynamo18_batched_mm_eager.onnx --sequence 16 --json "
+                                "--ranks 4 --strip 64 --vocab-leaf 64 --vocab-parallel " + std::to_string(vocabulary_parallel) + " >" + file.string();
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return nlohmann::json::parse(ReadText(file)).at("ledger");
+  };
+  const auto one = ledger(1), four = ledger(4);
+  const int64_t gone = (307 - 128) * 64 * 4;
+  for (const auto& [term, copies] : {std::pair("weights", 1), {"grads", 0}, {"optimizer", 2}}) {
+    EXPECT_EQ(one.at(term).get<int64_t>() - four.at(term).get<int64_t>(), copies * gone) << term;
+  }
+}
+
 // Mixtral of 2 layers, 5 experts of 3 x 64 x 12 floats: rank 0 of two holds 3 of them, in weights, gradients and moments.
 TEST_F(TrainRanks, PlanTheFullestRank) {
   const auto ledger = [&](int expert_parallel) {

@@ -1,0 +1,101 @@
+// Heads spread over ranks: the bits of whole heads, and PyTorch's gradients. V = 307, in leaves of 64.
+#include "graph/error.h"
+#include "optim/export.h"
+#include "tests/end_to_end/rank_launch.h"
+
+namespace weir {
+namespace {
+
+TrainingOptions Spread(int64_t world, int64_t ranks, int64_t strip, int64_t leaf = 64) {
+  TrainingOptions options;
+  options.layout = {.world = world, .vocabulary_parallel = ranks};
+  options.strip = strip;
+  options.vocab_leaf = leaf;
+  return options;
+}
+
+TEST(SpreadHead, HasTheBitsOfTheWholeHeadAfterThreeSteps) {
+  for (const char* family : {"mixtral", "gpt_oss"}) {
+    for (const int64_t world : {2, 4}) {
+      const Outcome twin = RunLaunch({.family = family, .options = Spread(world, 1, 1 << 20)});
+      for (const int64_t ranks : {1, 2, 4}) {
+        if (ranks > world) continue;
+        for (const int64_t strip : {64, 8192}) {
+          ExpectSame(RunLaunch({.family = family, .options = Spread(world, ranks, strip)}), twin,
+                     StrCat(family, " W ", world, " P ", ranks, " strip ", strip));
+        }
+      }
+    }
+  }
+}
+
+// The default leaf is wider than the vocabulary: rank 0 holds all of it; the twin is the head as separate nodes.
+TEST(SpreadHead, HasTheBitsOfSeparateNodes) {
+  const Outcome twin = RunLaunch({.options = Spread(4, 1, 0, 2048)});
+  for (const int64_t ranks : {2, 4}) ExpectSame(RunLaunch({.options = Spread(4, ranks, 0, 2048)}), twin, StrCat("P ", ranks));
+}
+
+TEST(SpreadHead, HasTheBitsOfTheWholeHeadBesideEverythingElse) {
+  TrainingOptions options = Spread(4, 1, 128);
+  options.recompute = "layer";
+  options.offload = {.bucket = 1000, .slots = 2};
+  options.host_budget = 1 << 30;
+  options.layout.expert_parallel = 2;
+  const auto run = [&](int64_t ranks) {
+    options.layout.vocabulary_parallel = ranks;
+    return RunLaunch({.micro_batches = 2, .options = options});
+  };
+  const Outcome twin = run(1);
+  for (const int64_t ranks : {2, 4}) ExpectSame(run(ranks), twin, StrCat("P ", ranks));
+}
+
+TEST(SpreadHead, GradientsAreThoseOfPyTorch) {
+  for (const char* family : {"mixtral", "gpt_oss", "olmoe", "qwen3_moe", "deepseek_v3"}) {
+    for (const int64_t world : {2, 4, 8}) {
+      ExpectPyTorch(RunLaunch({.family = family, .steps = 1, .options = Spread(world, std::min<int64_t>(world, 4), 64)}), family);
+    }
+  }
+}
+
+TEST(SpreadHead, AFileOfWeightsHoldsTheWholeHead) {
+  const StoredBatch& batch = Stored("mixtral");
+  const std::string path = testing::TempDir() + "/spread_head.safetensors";
+  RunRanks(4, [&](Communicator& world) {
+    PassManager passes;
+    SaveWeights(TrainingSession(*batch.graph, Spread(4, 4, 64), 2, batch.length, {}, passes, DeviceKind::kCpu, &world), path, 0);
+  });
+  const NamedTensors saved = ReadSafetensors(path).tensors;
+  const NamedTensors original = ReadSafetensors(WEIR_SOURCE_DIR "/models/mixtral/weights.safetensors").tensors;
+  EXPECT_TRUE(saved.contains("lm_head.weight"));
+  for (const auto& [name, tensor] : saved) EXPECT_EQ(tensor->AsFloats(), original.at(name)->AsFloats()) << name;
+}
+
+// Random starts do not depend on who holds a leaf.
+TEST(SpreadHead, RandomWeightsAreTheSameWhereverTheyLie) {
+  const auto graph = Clone(*Stored("mixtral").graph);
+  for (auto& [name, data] : graph->initializers) data = nullptr;
+  const auto start = [&](int64_t ranks) {
+    std::map<std::string, std::vector<float>> values;
+    std::mutex mutex;
+    RunRanks(4, [&](Communicator& world) {
+      PassManager passes;
+      TrainingSession session(*graph, Spread(4, ranks, 64), 1, 8, {.enabled = true, .seed = 3}, passes, DeviceKind::kCpu, &world);
+      for (const Value* p : session.parameters()) {
+        auto whole = session.Whole(*p, session.Data(*p));
+        const std::lock_guard lock(mutex);
+        values[p->name] = std::move(whole);
+      }
+    });
+    return values;
+  };
+  EXPECT_EQ(start(1), start(4));
+}
+
+// Weight and moments shrink to a share.
+TEST(SpreadHead, NeedsLessMemory) {
+  const auto bytes = [](int64_t ranks) { return RunLaunch({.steps = 1, .options = Spread(4, ranks, 64)}).arena_bytes; };
+  EXPECT_LT(bytes(4), bytes(1));
+}
+
+}  // namespace
+}  // namespace weir
