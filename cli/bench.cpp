@@ -7,6 +7,7 @@
 #include "bench/heavy_bench.h"
 #include "bench/row_bench.h"
 #include "cli/bench_dispatch.h"
+#include "cli/bench_head.h"
 #include "cli/bench_machine.h"
 #include "cli/bench_step.h"
 #include "cli/commands.h"
@@ -53,13 +54,15 @@ int BenchCommand(int argc, const char* const* argv) {
   if (argc > 1 && std::string(argv[1]) == "step") return BenchStep(argc - 1, argv + 1);
   if (argc > 1 && std::string(argv[1]) == "machine") return BenchMachine(argc - 1, argv + 1);
   if (argc > 1 && std::string(argv[1]) == "dispatch") return BenchDispatch(argc - 1, argv + 1);
+  const bool spread = std::any_of(argv, argv + argc, [](const std::string& word) { return word.starts_with("--vocab-parallel"); });
+  if (spread && argc > 1 && std::string(argv[1]) == "head") return BenchHeadCommand(argc - 1, argv + 1);
   GemmBenchOptions options;
   RowBenchOptions rows;
   HeavyBenchOptions heavy;
   std::string subject;
   po::options_description main("Bench");
   main.add_options()
-      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy), attention, experts, head, gemm with --device cuda (bfloat16, beside PyTorch) dispatch (experts over ranks), machine (rates for plan --machine) or step (a training step)")
+      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy), attention, experts, head, gemm with --device cuda (bfloat16, beside PyTorch), head with --vocab-parallel (over ranks; see its --help), dispatch (experts over ranks), machine (rates for plan --machine) or step (a training step)")
       ("size", po::value<std::vector<std::string>>()->composing(), "N or MxNxK; repeatable")
       ("transpose-a", po::bool_switch(&options.transpose_a), "A is stored [k,m]")
       ("transpose-b", po::bool_switch(&options.transpose_b), "B is stored [n,k]")

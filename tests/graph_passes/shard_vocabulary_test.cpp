@@ -115,7 +115,7 @@ TEST(ShardVocabulary, TheUpdateTakesTheShardOfTheWholeSum) {
   const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
   EXPECT_TRUE(has("parameter float[115,4] w\n")) << text;
   EXPECT_TRUE(has("gradient float[307,4] w.grad\n")) << text;
-  EXPECT_TRUE(has("optimizer float[115,4] w.m\n")) << text;
+  EXPECT_TRUE(has("state float[115,4] w.m\n")) << text;
   EXPECT_TRUE(has("strip = 8192, vocab_leaf = 64, vocab_parallel = 2, vocabulary = 307>")) << text;
   EXPECT_TRUE(has("w.grad.sum = TreeReduceGradient<group = \"world\", ranks = 4>(")) << text;
   EXPECT_TRUE(has("GradientNorm(")) << text;
