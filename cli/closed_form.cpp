@@ -31,6 +31,12 @@ Dispatch DispatchOf(const Graph& step, int64_t tokens) {
   return {1, tokens};
 }
 
+int64_t VocabularyRanks(const Graph& step) {
+  int64_t ranks = 1;
+  for (const auto& node : step.nodes()) ranks = std::max(ranks, node->attributes.Int("vocab_parallel", 1));
+  return ranks;
+}
+
 int64_t CountOf(const Graph& graph, std::string_view op) {
   return std::ranges::count_if(graph.nodes(), [&](const auto& node) { return node->op() == op; });
 }
@@ -45,17 +51,18 @@ ClosedForm PaperBudget(const Graph& canonical, const Graph& step, int64_t ranks,
   const ImportReport model = DescribeModel(canonical);
   const Dispatch dispatch = DispatchOf(step, tokens);
   const int64_t b = ComputesInBFloat16(step) ? 2 : 4, h = model.hidden, v = model.vocabulary, theta = model.parameters, n = tokens;
+  const int64_t p = VocabularyRanks(step);
   const int64_t stashed = CountOf(step, "StashStart"), beta = bucket, s = bucket > 0 ? slots : 0;
   ClosedForm form;
   form.symbols = StrCat("Theta = ", Rounded(theta), ", W = ", ranks, ", N = ", n, ", H = ", h, ", V = ", v, ", k = ", model.top_k, ", E_p = ", dispatch.ranks,
-                        ", c_eff = ", dispatch.chunk_tokens, ", P = 1, b = ", b);
+                        ", c_eff = ", dispatch.chunk_tokens, ", P = ", p, ", b = ", b);
   if (s > 0) form.symbols += StrCat(", s = ", s, ", beta = ", beta);
   form.device = {{"weights", "2 Theta / W", 2 * theta / ranks},
                  {"grads", "2 Theta / W", 2 * theta / ranks},
                  {"staging", "16 s beta", 16 * s * beta},
                  {"attention", "4 N H b", 4 * n * h * b},
                  {"dispatch", "2 E_p k c_eff H b", 2 * dispatch.ranks * model.top_k * dispatch.chunk_tokens * h * b},
-                 {"strips", "4 N V b / P", 4 * n * v * b},
+                 {"strips", "4 N V b / P", 4 * n * v * b / p},
                  {"boundaries", "2 N H b", 2 * n * h * b}};
   form.host = {{"boundaries", StrCat("|S| N H b, |S| = ", stashed), stashed * n * h * b}};
   return form;

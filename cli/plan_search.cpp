@@ -27,6 +27,8 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("host-budget", a.host_budget, b.host_budget);
   add("expert-parallel", base.dispatch.expert_parallel, knobs.dispatch.expert_parallel);
   add("context-parallel", base.dispatch.context_parallel, knobs.dispatch.context_parallel);
+  add("vocab-parallel", base.dispatch.vocabulary_parallel, knobs.dispatch.vocabulary_parallel);
+  add("vocab-leaf", a.vocab_leaf, b.vocab_leaf);
   add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);
   return flags;
 }

@@ -8,6 +8,7 @@
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "kernels/pipelined_llep/shape.h"
+#include "kernels/ring_dtp/sizes.h"
 
 namespace weir {
 namespace {
@@ -72,6 +73,7 @@ class Estimate {
     const double seconds = std::max(flops / kind.flops_per_s, moved);
     Take(node, kind.term, seconds);
     if (op.starts_with("PipelinedLlep")) AddDispatch(node, seconds);
+    if (op == "RingDtp") AddHead(node, seconds);
   }
 
   static bool Updates(const Node& node) { return node.phase == Phase::kNorm || node.phase == Phase::kUpdate; }
@@ -97,6 +99,15 @@ class Estimate {
     const double trips = node.op().ends_with("Gradient") ? 3 : 2;
     const double bytes = trips * BytesOfValue(node.in(0)) * static_cast<double>(s.k) * (ranks - 1) / ranks;
     AddLink(node, bytes, std::min(compute, bytes / rates_.link) * (1 - 1 / chunks));
+  }
+
+  // The weight comes in windows, once per pass; all but the first behind the one before.
+  void AddHead(const Node& node, double compute) {
+    const HeadSizes s = HeadSizesOf(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), node.attributes);
+    const double ranks = static_cast<double>(s.ranks), windows = static_cast<double>(s.windows()), passes = windows > 1 ? 2 : 1;
+    const double whole = static_cast<double>(BytesOf(node.in(1)->dtype, s.vocabulary * s.channels));
+    const double bytes = passes * whole * (ranks - 1) / ranks;
+    AddLink(node, bytes, std::min(compute, bytes / rates_.link) * (1 - 1 / (passes * windows)));
   }
 
   // 8 bytes of moments a parameter each way.

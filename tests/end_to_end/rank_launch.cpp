@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <mutex>
@@ -37,9 +38,13 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
   const int64_t rows = batch.rows * launch.context_parallel / launch.world;
   PassManager passes;
   TrainingSession session(*batch.graph, options, rows, batch.length, {}, passes, DeviceKind::kCpu, world);
-  const auto micro = PartOf(batch, launch, session.rank());
+  std::vector<TrainingSession::MicroBatch> micro_batches;
+  for (int64_t m = 0; m < launch.micro_batches; ++m) {
+    auto& labels = micro_batches.emplace_back(PartOf(batch, launch, session.rank())).labels;
+    std::ranges::rotate(labels, labels.begin() + m);
+  }
   for (int64_t step = 1; step <= launch.steps; ++step) {
-    const StepResult result = session.ComputeGradients({&micro, 1});
+    const StepResult result = session.ComputeGradients(micro_batches);
     outcome.losses.push_back(result.loss);
     outcome.norms.push_back(result.grad_norm);
     if (launch.steps > 1) session.Update(1e-3, step);

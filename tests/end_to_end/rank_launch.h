@@ -24,6 +24,7 @@ struct Launch {
   int64_t world = 1, expert_parallel = 1, context_parallel = 1, steps = 3;
   std::optional<StreamDispatchOptions> stream = {};
   int64_t leaves = 16, unit_rows = 4096;
+  int64_t micro_batches = 1;  // the m-th has the labels turned by m
   std::function<void(TrainingOptions&)> knobs = {};
 };
 

@@ -1,27 +1,41 @@
 // Heads spread over ranks: the bits of whole heads, and PyTorch's gradients. V = 307, in leaves of 64.
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "backend/cpu/thread_communicator.h"
 #include "graph/error.h"
+#include "importer/safetensors.h"
 #include "optim/export.h"
 #include "tests/end_to_end/rank_launch.h"
 
 namespace weir {
 namespace {
 
-TrainingOptions Spread(int64_t world, int64_t ranks, int64_t strip, int64_t leaf = 64) {
+Launch SpreadLaunch(const std::string& family, int64_t world, int64_t ranks, int64_t strip, int64_t leaf = 64) {
+  return {.family = family, .world = world, .knobs = [=](TrainingOptions& options) {
+            options.layout.vocabulary_parallel = ranks;
+            options.strip = strip;
+            options.vocab_leaf = leaf;
+          }};
+}
+
+TrainingOptions Spread(int64_t world, int64_t ranks, int64_t strip) {
   TrainingOptions options;
   options.layout = {.world = world, .vocabulary_parallel = ranks};
   options.strip = strip;
-  options.vocab_leaf = leaf;
+  options.vocab_leaf = 64;
   return options;
 }
 
 TEST(SpreadHead, HasTheBitsOfTheWholeHeadAfterThreeSteps) {
   for (const char* family : {"mixtral", "gpt_oss"}) {
     for (const int64_t world : {2, 4}) {
-      const Outcome twin = RunLaunch({.family = family, .options = Spread(world, 1, 1 << 20)});
+      const Outcome twin = RunLaunch(SpreadLaunch(family, world, 1, 1 << 20));
       for (const int64_t ranks : {1, 2, 4}) {
         if (ranks > world) continue;
         for (const int64_t strip : {64, 8192}) {
-          ExpectSame(RunLaunch({.family = family, .options = Spread(world, ranks, strip)}), twin,
+          ExpectSame(RunLaunch(SpreadLaunch(family, world, ranks, strip)), twin,
                      StrCat(family, " W ", world, " P ", ranks, " strip ", strip));
         }
       }
@@ -31,19 +45,20 @@ TEST(SpreadHead, HasTheBitsOfTheWholeHeadAfterThreeSteps) {
 
 // The default leaf is wider than the vocabulary: rank 0 holds all of it; the twin is the head as separate nodes.
 TEST(SpreadHead, HasTheBitsOfSeparateNodes) {
-  const Outcome twin = RunLaunch({.options = Spread(4, 1, 0, 2048)});
-  for (const int64_t ranks : {2, 4}) ExpectSame(RunLaunch({.options = Spread(4, ranks, 0, 2048)}), twin, StrCat("P ", ranks));
+  const Outcome twin = RunLaunch(SpreadLaunch("mixtral", 4, 1, 0, 2048));
+  for (const int64_t ranks : {2, 4}) ExpectSame(RunLaunch(SpreadLaunch("mixtral", 4, ranks, 0, 2048)), twin, StrCat("P ", ranks));
 }
 
 TEST(SpreadHead, HasTheBitsOfTheWholeHeadBesideEverythingElse) {
-  TrainingOptions options = Spread(4, 1, 128);
-  options.recompute = "layer";
-  options.offload = {.bucket = 1000, .slots = 2};
-  options.host_budget = 1 << 30;
-  options.layout.expert_parallel = 2;
-  const auto run = [&](int64_t ranks) {
-    options.layout.vocabulary_parallel = ranks;
-    return RunLaunch({.micro_batches = 2, .options = options});
+  const auto run = [](int64_t ranks) {
+    return RunLaunch({.world = 4, .expert_parallel = 2, .micro_batches = 2, .knobs = [=](TrainingOptions& options) {
+                        options.layout.vocabulary_parallel = ranks;
+                        options.strip = 128;
+                        options.vocab_leaf = 64;
+                        options.recompute = "layer";
+                        options.offload = {.bucket = 1000, .slots = 2};
+                        options.host_budget = 1 << 30;
+                      }});
   };
   const Outcome twin = run(1);
   for (const int64_t ranks : {2, 4}) ExpectSame(run(ranks), twin, StrCat("P ", ranks));
@@ -52,7 +67,9 @@ TEST(SpreadHead, HasTheBitsOfTheWholeHeadBesideEverythingElse) {
 TEST(SpreadHead, GradientsAreThoseOfPyTorch) {
   for (const char* family : {"mixtral", "gpt_oss", "olmoe", "qwen3_moe", "deepseek_v3"}) {
     for (const int64_t world : {2, 4, 8}) {
-      ExpectPyTorch(RunLaunch({.family = family, .steps = 1, .options = Spread(world, std::min<int64_t>(world, 4), 64)}), family);
+      Launch launch = SpreadLaunch(family, world, std::min<int64_t>(world, 4), 64);
+      launch.steps = 1;
+      ExpectReference(RunLaunch(launch), family);
     }
   }
 }
@@ -93,7 +110,7 @@ TEST(SpreadHead, RandomWeightsAreTheSameWhereverTheyLie) {
 
 // Weight and moments shrink to a share.
 TEST(SpreadHead, NeedsLessMemory) {
-  const auto bytes = [](int64_t ranks) { return RunLaunch({.steps = 1, .options = Spread(4, ranks, 64)}).arena_bytes; };
+  const auto bytes = [](int64_t ranks) { return RunLaunch(SpreadLaunch("mixtral", 4, ranks, 64)).arena_bytes; };
   EXPECT_LT(bytes(4), bytes(1));
 }
 

@@ -1,0 +1,57 @@
+// The vocabulary head spread over the GPUs of two ranks: float64, and the bits of one GPU.
+#include <gtest/gtest.h>
+
+#include "tests/dist/two_gpus.h"
+#include "tests/kernels/head_harness.h"
+
+namespace weir {
+namespace {
+
+// Leaves of 2048 columns, groups of 8192 in bfloat16: shards that end inside a group, a leaf cut short, one leaf in all,
+// more than one token block, uneven and no tokens.
+const HeadProblem kProblems[] = {
+    {.vocabulary = 20000, .channels = 40, .leaf = 2048, .tokens = {67, 50}},
+    {.vocabulary = 5000, .channels = 72, .leaf = 2048, .tokens = {33, 0}},
+    {.vocabulary = 307, .channels = 24, .leaf = 2048, .tokens = {9, 5}},
+    {.vocabulary = 6000, .channels = 16, .leaf = 2048, .tokens = {4096 + 9, 300}},
+    {.vocabulary = 40001, .channels = 9, .leaf = 2048, .tokens = {31, 12}},
+};
+
+class GpuHead : public testing::TestWithParam<DType> {
+ protected:
+  void SetUp() override {
+    if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs two GPUs, has " << CudaDeviceCount();
+  }
+};
+
+TEST_P(GpuHead, MatchesFloat64AndHasTheBitsOfOneGpu) {
+  const bool narrow = GetParam() == DType::kBFloat16;
+  for (const HeadProblem& p : kProblems) {
+    std::vector<HeadRun> runs = {{.strip = p.vocabulary}};
+    for (const int64_t strip : {256, 2048, 8192, 1 << 20}) runs.push_back({.ranks = 2, .strip = strip});
+    runs.push_back({.ranks = 2, .strip = 2048});  // the same again
+    const auto results = RunHeadsOnGpus(p, runs, GetParam());
+    for (size_t run = 1; run < runs.size(); ++run) {
+      ExpectSameBits(results[run], results[0], StrCat("V ", p.vocabulary, " strip ", runs[run].strip));
+    }
+    // bfloat16: 8 roundings of 2^-9 behind an element of up to four times the root mean square.
+    ExpectReference(p, results[1], GetParam(), narrow ? 1e-3 : 1e-6, narrow ? 8 * 4.0 / 512 : 2e-5);
+  }
+}
+
+TEST_P(GpuHead, MakesNoMoreThanIsWanted) {
+  const HeadProblem p = kProblems[0];
+  const auto results = RunHeadsOnGpus(p, {{.ranks = 2, .strip = 2048}, {.ranks = 2, .strip = 2048, .outputs = 2, .accumulate = false},
+                                          {.ranks = 2, .strip = 2048, .outputs = 1, .accumulate = false}}, GetParam());
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(results[1][rank].loss, results[0][rank].loss);
+    EXPECT_EQ(results[2][rank].loss, results[0][rank].loss);
+    EXPECT_EQ(results[1][rank].dx.f, results[0][rank].dx.f);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GpuHead, testing::Values(DType::kFloat32, DType::kBFloat16),
+                         [](const auto& info) { return std::string(DTypeName(info.param)); });
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,151 @@
+#include "tests/kernels/head_harness.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "backend/cpu/thread_communicator.h"
+#include "backend/cuda_communicator.h"
+#include "backend/plan.h"
+#include "graph/error.h"
+#include "graph/layout.h"
+#include "graph/vocabulary_share.h"
+
+namespace weir {
+namespace {
+
+Array<float> Rows(const Array<float>& from, const Share& share) {
+  const int64_t width = from.dims[1];
+  return Floats({share.size(), width}, {from.f.begin() + share.begin * width, from.f.begin() + share.end * width});
+}
+
+void Feed(Executor& executor, const Value& value, const Array<float>& array) {
+  if (!array.is_float()) return executor.Write(value, array.i.data(), array.elements() * 8);
+  if (value.dtype == DType::kFloat32) return executor.Write(value, array.f.data(), array.elements() * 4);
+  std::vector<uint16_t> narrow;
+  for (const float v : array.f) narrow.push_back(FloatToBFloat16(v));
+  executor.Write(value, narrow.data(), array.elements() * 2);
+}
+
+Array<float> Gradient(const Executor& executor, const Value& value) {
+  Array<float> array = Array<float>::Floats(ToDims(value.shape));
+  if (value.dtype == DType::kFloat32) {
+    executor.Read(value, array.f.data(), array.elements() * 4);
+    return array;
+  }
+  std::vector<uint16_t> narrow(array.f.size());
+  executor.Read(value, narrow.data(), array.elements() * 2);
+  for (size_t i = 0; i < narrow.size(); ++i) array.f[i] = BFloat16ToFloat(narrow[i]);
+  return array;
+}
+
+HeadResult RunOn(DeviceKind kind, const std::shared_ptr<Device>& device, Communicator* world, const Inputs& in, int outputs,
+                 const Attributes& attributes, DType activations) {
+  Graph graph;
+  std::vector<Value*> inputs, results;
+  for (size_t i = 0; i < in.size(); ++i) {
+    inputs.push_back(graph.AddInput(StrCat("x", i), i < 2 ? activations : in[i].dtype, ToShape(in[i].dims)));
+    if (i == 4) inputs.back()->role = Role::kGradient;
+  }
+  for (int i = 0; i < outputs; ++i) results.push_back(graph.AddValue(StrCat("y", i)));
+  InferNode(*graph.AddNode(GetOp("RingDtp", "ai.weir"), inputs, results, attributes));
+  graph.outputs = results;
+  const Plan plan = MakePlan(graph, kind);
+  Executor executor(plan, {.poison = true, .communicator = world, .device = device});
+  for (size_t i = 0; i < in.size(); ++i) Feed(executor, *inputs[i], in[i]);
+  executor.Run();
+  HeadResult result;
+  executor.Read(*results[0], &result.loss, sizeof(result.loss));
+  if (outputs > 1) result.dx = Gradient(executor, *results[1]);
+  if (outputs > 2) result.dw = Gradient(executor, *results[2]);
+  return result;
+}
+
+bool SameBits(const Array<float>& a, const Array<float>& b) {
+  return a.dims == b.dims && std::memcmp(a.f.data(), b.f.data(), a.f.size() * 4) == 0;
+}
+
+}  // namespace
+
+Inputs HeadInputs(const HeadProblem& p, int64_t rank, DType activations) {
+  const int64_t n = p.tokens[static_cast<size_t>(rank)];
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < n; ++i) labels.push_back(i % 5 == 4 ? -100 : (i * 7919 + rank * 101) % p.vocabulary);
+  const auto seed = static_cast<uint32_t>(rank * 10);
+  Inputs in = {Normal({n, p.channels}, seed + 1), Normal({p.vocabulary, p.channels}, 2, 0.5f), Ints({n}, labels),
+               Floats({}, {1.0f / 29}), Normal({p.vocabulary, p.channels}, seed + 3)};
+  for (size_t i = 0; i < 2 && activations == DType::kBFloat16; ++i) {
+    for (float& value : in[i].f) value = BFloat16ToFloat(FloatToBFloat16(value));
+  }
+  return in;
+}
+
+Inputs ShardedInputs(const HeadProblem& p, const HeadRun& run, int64_t rank, DType activations) {
+  Inputs in = HeadInputs(p, rank, activations);
+  in[1] = Rows(in[1], VocabularyShare(p.vocabulary, p.leaf, run.ranks, rank % run.ranks));
+  if (!run.accumulate) in.pop_back();
+  return in;
+}
+
+Attributes HeadAttributes(const HeadProblem& p, const HeadRun& run) {
+  Attributes attributes{{"strip", run.strip}, {"vocab_leaf", p.leaf}};
+  if (run.ranks == 1) return attributes;
+  attributes.Set("group", std::string("vocabulary"));
+  attributes.Set("vocab_parallel", run.ranks);
+  attributes.Set("vocabulary", p.vocabulary);
+  return attributes;
+}
+
+HeadResult RunHead(const Inputs& inputs, int outputs, const Attributes& attributes, Communicator* world) {
+  return RunOn(DeviceKind::kCpu, nullptr, world, inputs, outputs, attributes, DType::kFloat32);
+}
+
+std::vector<HeadResult> RunHeads(const HeadProblem& p, const HeadRun& run) {
+  std::vector<HeadResult> all(p.tokens.size());
+  RunRanks(p.world(), [&](Communicator& world) {
+    world.SetLayout({.world = p.world(), .vocabulary_parallel = run.ranks});
+    all[static_cast<size_t>(world.rank())] = RunHead(ShardedInputs(p, run, world.rank()), run.outputs, HeadAttributes(p, run), &world);
+  });
+  return all;
+}
+
+std::vector<std::vector<HeadResult>> RunHeadsOnGpus(const HeadProblem& p, const std::vector<HeadRun>& runs, DType activations) {
+  std::vector all(runs.size(), std::vector<HeadResult>(p.tokens.size()));
+  for (const HeadRun& run : runs) {  // one layout for all of them
+    WEIR_CHECK(run.ranks == 1 || run.ranks == p.world(), ErrorCode::kInternal, "on GPUs the group is the world, not ", run.ranks);
+  }
+  RunRanks(p.world(), [&](Communicator& host) {
+    const auto rank = static_cast<size_t>(host.rank());
+    const std::shared_ptr<Device> device = MakeCudaDevice(static_cast<int>(rank));
+    const auto world = MakeNcclCommunicator(host, *device, std::chrono::seconds(20));
+    world->SetLayout({.world = p.world(), .vocabulary_parallel = p.world()});
+    for (size_t run = 0; run < runs.size(); ++run) {
+      all[run][rank] = RunOn(DeviceKind::kCuda, device, world.get(), ShardedInputs(p, runs[run], host.rank(), activations),
+                             runs[run].outputs, HeadAttributes(p, runs[run]), activations);
+    }
+  });
+  return all;
+}
+
+void ExpectSameBits(const std::vector<HeadResult>& got, const std::vector<HeadResult>& want, const std::string& what) {
+  for (size_t rank = 0; rank < want.size(); ++rank) {
+    EXPECT_EQ(got[rank].loss, want[rank].loss) << what << ", rank " << rank;
+    EXPECT_TRUE(SameBits(got[rank].dx, want[rank].dx)) << "dx, " << what << ", rank " << rank;
+    EXPECT_TRUE(SameBits(got[rank].dw, want[rank].dw)) << "dW, " << what << ", rank " << rank;
+  }
+}
+
+void ExpectReference(const HeadProblem& p, const std::vector<HeadResult>& got, DType activations, double loss_tolerance,
+                     double gradient_tolerance) {
+  for (int64_t rank = 0; rank < p.world(); ++rank) {
+    const auto want = RunReference("RingDtp", HeadInputs(p, rank, activations), 3);
+    const HeadResult& own = got[static_cast<size_t>(rank)];
+    EXPECT_NEAR(own.loss, want[0].f[0], loss_tolerance * want[0].f[0]) << rank;
+    const double dx = own.dx.f.empty() ? 0 : RelativeError(own.dx, want[1]);
+    EXPECT_LT(dx, gradient_tolerance) << "dx of rank " << rank;
+    EXPECT_LT(RelativeError(own.dw, want[2]), gradient_tolerance) << "dW of rank " << rank;
+  }
+}
+
+}  // namespace weir
