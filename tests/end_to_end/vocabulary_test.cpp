@@ -51,7 +51,7 @@ TEST(SpreadHead, HasTheBitsOfSeparateNodes) {
 
 TEST(SpreadHead, HasTheBitsOfTheWholeHeadBesideEverythingElse) {
   const auto run = [](int64_t ranks) {
-    return RunLaunch({.world = 4, .expert_parallel = 2, .micro_batches = 2, .knobs = [=](TrainingOptions& options) {
+    return RunLaunch({.world = 4, .expert_parallel = 2, .context_parallel = 2, .micro_batches = 2, .knobs = [=](TrainingOptions& options) {
                         options.layout.vocabulary_parallel = ranks;
                         options.strip = 128;
                         options.vocab_leaf = 64;
