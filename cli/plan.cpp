@@ -16,6 +16,8 @@
 namespace weir {
 namespace {
 
+// What the driver showed beside the arena of a process on an H200: its context and the libraries.
+constexpr int64_t kCudaContext = int64_t{512} << 20;
 constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence that a picture goes to
 
 struct PlanFlags {
@@ -55,30 +57,30 @@ void Check(const PlanFlags& flags, const Budgets& budgets) {
 }
 
 // `budget` < 0: none was given.
-void CheckFits(const char* flag, int64_t bytes, int64_t budget) {
+void CheckFits(const char* flag, int64_t bytes, int64_t beside, int64_t budget) {
   if (budget < 0) return;
-  WEIR_CHECK(bytes <= budget, ErrorCode::kBudgetExceeded, "the step needs ", FormatBytes(bytes), ", ", flag, " is ", FormatBytes(budget));
-  std::cerr << "fits: " << FormatBytes(bytes) << " of " << FormatBytes(budget) << " " << flag << "\n";
+  const std::string context = beside > 0 ? StrCat(" and ", FormatBytes(beside), " for the CUDA context") : "";
+  WEIR_CHECK(bytes + beside <= budget, ErrorCode::kBudgetExceeded, "the step needs ", FormatBytes(bytes), context, ", ", flag, " is ", FormatBytes(budget));
+  std::cerr << "fits: " << FormatBytes(bytes) << context << " of " << FormatBytes(budget) << " " << flag << "\n";
 }
 
 // Of the knobs as given, or of those that --auto chose.
 void CheckVerdict(const PlanFindings& found) {
   WEIR_CHECK(!found.automatic || found.chosen != nullptr, ErrorCode::kBudgetExceeded, "no choice of knobs fits the budgets");
-  CheckFits("--device-memory", found.automatic ? found.chosen->device_bytes : found.plan->arena_bytes, found.budgets.device);
-  CheckFits("--host-memory", found.automatic ? found.chosen->host_bytes : found.plan->host_arena_bytes, found.budgets.host);
+  CheckFits("--device-memory", found.automatic ? found.chosen->device_bytes : found.plan->arena_bytes, found.budgets.beside_arena, found.budgets.device);
+  CheckFits("--host-memory", found.automatic ? found.chosen->host_bytes : found.plan->host_arena_bytes, 0, found.budgets.host);
 }
 
 PlanFindings Find(const PlanFlags& flags, const StepPlan& step, PlanSearch& search, const MachineRates& rates) {
   const PlanKnobs& knobs = flags.knobs;
   const Budgets& budgets = search.budgets();
-  const auto within = [](int64_t bytes, int64_t budget) { return budget < 0 || bytes <= budget; };
   PlanFindings found{.model = flags.model,
                      .plan = &step.plan,
                      .paper = PaperBudget(search.canonical(), *step.graph, knobs.training.layout.world, knobs.micro_batch * knobs.sequence / knobs.dispatch.context_parallel,
                                           knobs.training.offload.bucket, knobs.training.offload.slots),
                      .cost = EstimateStep(step.plan, rates),
                      .budgets = budgets,
-                     .fits = within(step.plan.arena_bytes, budgets.device) && within(step.plan.host_arena_bytes, budgets.host),
+                     .fits = budgets.Hold(step.plan.arena_bytes, step.plan.host_arena_bytes),
                      .searched_length = flags.max_tokens,
                      .token_step = flags.token_step,
                      .advice = {},
@@ -107,6 +109,7 @@ int PlanCommand(int argc, const char* const* argv) {
   CheckPrecision(flags.knobs.training, flags.device);
   flags.knobs.dispatch.Check(flags.knobs.training.layout.world, flags.knobs.sequence);
   const DeviceKind device = ParseDevice(flags.device);
+  if (device == DeviceKind::kCuda) budgets.beside_arena = kCudaContext;
   const MachineRates rates = flags.machine.empty() ? MachineRates{} : ReadMachine(flags.machine);
   PassManager passes;
   const auto graph = LoadCanonical(flags.model, values, passes);

@@ -10,18 +10,27 @@
 namespace weir {
 namespace {
 
-constexpr Lever kLevers[] = {Lever::kMicroBatch, Lever::kStrip, Lever::kRecompute, Lever::kMoments, Lever::kBoundaries, Lever::kChunks, Lever::kExperts};
+constexpr Lever kLevers[] = {Lever::kMicroBatch, Lever::kContext, Lever::kStrip, Lever::kRecompute, Lever::kMoments, Lever::kBoundaries, Lever::kChunks, Lever::kExperts};
 constexpr int64_t kStrip = 8192, kBucket = int64_t{1} << 25, kAllBoundaries = int64_t{1} << 50;
 constexpr int64_t kRounding = int64_t{1} << 20;  // of printed host budgets
 
 // A quarter of the tokens, one leaf of them, and what the run has; largest first.
 std::vector<int64_t> ChunkSizesOf(const PlanKnobs& knobs) {
-  const int64_t tokens = knobs.micro_batch * knobs.sequence;
+  const int64_t tokens = knobs.micro_batch * knobs.sequence / knobs.dispatch.context_parallel;
   std::set<int64_t, std::greater<>> sizes = {DivCeil(tokens, 4), DivCeil(tokens, std::max<int64_t>(1, knobs.training.leaves)),
                                              knobs.dispatch.stream.chunk_tokens};
   sizes.erase(0);
   sizes.erase(tokens);
   return {sizes.begin(), sizes.end()};
+}
+
+// Divisors of the number of ranks above 1, up to `most`.
+std::vector<int64_t> DegreesOf(int64_t world, int64_t most) {
+  std::vector<int64_t> degrees;
+  for (int64_t ranks = 2; ranks <= std::min(world, most); ++ranks) {
+    if (world % ranks == 0) degrees.push_back(ranks);
+  }
+  return degrees;
 }
 
 // The settings of one lever, fastest first; the first leaves the knobs as a run without the flag has them.
@@ -35,6 +44,12 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t exp
   switch (lever) {
     case Lever::kMicroBatch:
       for (int64_t size = knobs.micro_batch; (size /= 2) >= 1;) add([&](PlanKnobs& k) { k.micro_batch = size; });
+      break;
+    case Lever::kContext:
+      off.dispatch.context_parallel = 1;
+      for (const int64_t ranks : DegreesOf(knobs.training.layout.world, knobs.sequence)) {
+        if (knobs.sequence % ranks == 0) add([&](PlanKnobs& k) { k.dispatch.context_parallel = ranks; });
+      }
       break;
     case Lever::kStrip:
       off.training.strip = 0;
@@ -62,9 +77,7 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t exp
       break;
     case Lever::kExperts:
       off.dispatch.expert_parallel = 1;
-      for (int64_t ranks = 2; ranks <= std::min(knobs.training.layout.world, experts); ++ranks) {
-        if (knobs.training.layout.world % ranks == 0) add([&](PlanKnobs& k) { k.dispatch.expert_parallel = ranks; });
-      }
+      for (const int64_t ranks : DegreesOf(knobs.training.layout.world, experts)) add([&](PlanKnobs& k) { k.dispatch.expert_parallel = ranks; });
       break;
   }
   if (levels.empty()) levels.push_back(off);
@@ -76,6 +89,7 @@ size_t LevelIn(Lever lever, const std::vector<PlanKnobs>& levels, const PlanKnob
   for (size_t i = 0; i + 1 < levels.size(); ++i) {
     const PlanKnobs& level = levels[i];
     const bool here = lever == Lever::kMicroBatch   ? level.micro_batch <= knobs.micro_batch
+                      : lever == Lever::kContext    ? level.dispatch.context_parallel >= knobs.dispatch.context_parallel
                       : lever == Lever::kStrip      ? level.training.strip == knobs.training.strip
                       : lever == Lever::kRecompute  ? level.training.recompute == knobs.training.recompute && level.training.keep == knobs.training.keep
                       : lever == Lever::kMoments    ? level.training.offload.bucket == knobs.training.offload.bucket
@@ -173,7 +187,7 @@ class Chooser {
       knobs.training.host_budget = HeldBoundaries(chosen);
       if (const Candidate& exact = search_.Try(knobs); exact.fits) best = &exact;
     }
-    const int64_t room = search_.budgets().device - best->device_bytes;
+    const int64_t room = search_.budgets().device - search_.budgets().beside_arena - best->device_bytes;
     if (knobs.training.offload.bucket > 0 && search_.budgets().device >= 0 && room > kRounding) {
       knobs = best->knobs;
       knobs.training.offload.resident += room / kRounding * kRounding;
@@ -229,7 +243,9 @@ std::string TrainCommandLine(const std::string& model, const PlanKnobs& base, co
   if (knobs.training.precision != TrainingOptions{}.precision) line += " --precision " + knobs.training.precision;
   const std::string flags = FlagsBeyond({.micro_batch = 0, .sequence = 0, .dispatch = {}, .training = {}}, knobs);
   line += " " + flags;
-  if (knobs.micro_batch < base.micro_batch) line += StrCat(" --grad-accumulation ", DivCeil(base.micro_batch, knobs.micro_batch));
+  const int64_t tokens = base.micro_batch * base.sequence * knobs.dispatch.context_parallel,
+                own = knobs.micro_batch * knobs.sequence * base.dispatch.context_parallel;
+  if (own < tokens) line += StrCat(" --grad-accumulation ", DivCeil(tokens, own));
   return line;
 }
 

@@ -7,10 +7,11 @@
 
 namespace weir {
 
-// Knobs that trade time for memory, each with levels from fastest to thriftiest: micro-batches halved; strip; recompute keeping attention,
+// Knobs that trade time for memory, each with levels from fastest to thriftiest: micro-batches halved; more
+// ranks that share a sequence; strip; recompute keeping attention,
 // then nothing; moments, then boundaries on the host; fewer tokens per chunk of experts; more ranks that share the
 // experts.
-enum class Lever : uint8_t { kMicroBatch, kStrip, kRecompute, kMoments, kBoundaries, kChunks, kExperts };
+enum class Lever : uint8_t { kMicroBatch, kContext, kStrip, kRecompute, kMoments, kBoundaries, kChunks, kExperts };
 
 // FlagsBeyond, with the host budget that the plan uses where all was allowed.
 std::string FlagsOf(const PlanKnobs& base, const Candidate& candidate);
@@ -33,8 +34,8 @@ const Candidate* FindFitting(PlanSearch& search, const PlanKnobs& from);
 // The same over all knobs, those that the base has included (--auto).
 const Candidate* ChooseKnobs(PlanSearch& search);
 
-// "weir train MODEL.onnx" with the flags of `knobs` that plan and train share; what is lowered of the
-// micro-batch is made good by --grad-accumulation.
+// "weir train MODEL.onnx" with the flags of `knobs` that plan and train share; --grad-accumulation makes good what a
+// rank's micro-batch has fewer tokens than the base's.
 std::string TrainCommandLine(const std::string& model, const PlanKnobs& base, const PlanKnobs& knobs, DeviceKind device);
 
 }  // namespace weir

@@ -65,7 +65,7 @@ void PrintTried(const PlanSearch& search, std::ostream& out) {
     if (!one->refused.empty() || !told.insert(flags).second) continue;
     out << Line("%-12s %12s %12s %9.3fs  ", one->fits ? "fits" : "over budget", FormatBytes(one->device_bytes).c_str(), FormatBytes(one->host_bytes).c_str(),
                 one->seconds)
-        << (flags.empty() ? "none" : flags) << "; " << SecondsByTerm(one->cost) << "\n";
+        << (flags.empty() ? "none" : flags) << "; " << InWords(one->cost.OfStep(one->micro_batches)) << "\n";
   }
 }
 
@@ -75,14 +75,14 @@ void PrintChosen(const PlanFindings& found, std::ostream& out) {
     return;
   }
   out << "fits with " << FormatBytes(found.chosen->device_bytes) << " device, " << FormatBytes(found.chosen->host_bytes) << " host, about "
-      << Line("%.3g", found.chosen->seconds) << " s a step: " << SecondsByTerm(found.chosen->cost) << "\n  " << found.command_line << "\n";
+      << Line("%.3g", found.chosen->seconds) << " s a step: " << InWords(found.chosen->cost.OfStep(found.chosen->micro_batches)) << "\n  " << found.command_line << "\n";
 }
 
 nlohmann::ordered_json ToJson(const Candidate& one, const std::string& flags) {
   nlohmann::ordered_json json = {{"flags", flags}, {"fits", one.fits}};
   if (!one.refused.empty()) json["refused"] = one.refused;
   if (!one.refused.empty()) return json;
-  json.update({{"device_bytes", one.device_bytes}, {"host_bytes", one.host_bytes}, {"seconds", one.seconds}, {"seconds_by_term", one.cost.seconds}});
+  json.update({{"device_bytes", one.device_bytes}, {"host_bytes", one.host_bytes}, {"seconds", one.seconds}, {"seconds_by_term", one.cost.OfStep(one.micro_batches)}});
   return json;
 }
 
@@ -99,7 +99,7 @@ void PrintPlan(const PlanFindings& found, const PlanSearch& search, std::ostream
   PrintPaper(found.plan->ledger, found.paper.device, "device", out);
   if (found.plan->host_arena_bytes > 0) PrintPaper(found.plan->host_ledger, found.paper.host, "host", out);
   out << "paper: arXiv 2609.14306, equation 6, " << found.paper.symbols << "\n";
-  out << "estimated step " << Line("%.3g", found.cost.Total()) << " s: " << SecondsByTerm(found.cost) << "\n";
+  out << "estimated step " << Line("%.3g", found.cost.Total()) << " s: " << InWords(found.cost.OfStep()) << "\n";
   if (found.searched_length) PrintLongest(found, out);
   if (found.automatic) {
     PrintTried(search, out);
@@ -112,9 +112,10 @@ void PrintPlan(const PlanFindings& found, const PlanSearch& search, std::ostream
 std::string FindingsJson(const PlanFindings& found, const PlanSearch& search) {
   auto json = nlohmann::ordered_json::parse(PlanJson(*found.plan));
   json["paper"] = {{"symbols", found.paper.symbols}, {"device", ToJson(found.paper.device)}, {"host", ToJson(found.paper.host)}};
-  json["estimate"] = {{"seconds", found.cost.Total()}, {"seconds_by_term", found.cost.seconds}, {"flop", found.cost.flops},
+  json["estimate"] = {{"seconds", found.cost.Total()}, {"seconds_by_term", found.cost.OfStep()}, {"flop", found.cost.flops},
                       {"host_link_bytes", found.cost.host_bytes}, {"rank_link_bytes", found.cost.link_bytes}};
   if (found.budgets.given()) json["budget"]["fits"] = found.fits;
+  if (found.budgets.given()) json["budget"]["beside_arena"] = found.budgets.beside_arena;
   if (found.budgets.device >= 0) json["budget"]["device_memory"] = found.budgets.device;
   if (found.budgets.host >= 0) json["budget"]["host_memory"] = found.budgets.host;
   if (found.searched_length) {

@@ -65,6 +65,7 @@ std::vector<std::pair<std::string, PlanKnobs>> Variants(const PlanKnobs& base) {
     k.dispatch.stream.chunk_tokens = k.dispatch.stream.max_chunks = 0;
   });
   without("--expert-parallel", base.dispatch.expert_parallel > 1, [](PlanKnobs& k) { k.dispatch.expert_parallel = 1; });
+  without("--context-parallel", base.dispatch.context_parallel > 1, [](PlanKnobs& k) { k.dispatch.context_parallel = 1; });
   return variants;
 }
 

@@ -1,5 +1,7 @@
 #include "cli/plan_search.h"
 
+#include <numeric>
+
 #include "graph/error.h"
 #include "graph_passes/shard_context.h"
 
@@ -61,16 +63,20 @@ const Candidate& PlanSearch::Try(const PlanKnobs& knobs) {
     candidate.ledger = step.plan.ledger;
     candidate.host_ledger = step.plan.host_ledger;
     candidate.cost = EstimateStep(step.plan, rates_);
-    const auto tokens = [](const PlanKnobs& k) { return static_cast<double>(k.micro_batch * k.sequence); };
-    candidate.seconds = candidate.cost.Total(tokens(base_) / tokens(knobs));
-    candidate.fits = (budgets_.device < 0 || candidate.device_bytes <= budgets_.device) && (budgets_.host < 0 || candidate.host_bytes <= budgets_.host);
+    const auto tokens = [](const PlanKnobs& k) { return static_cast<double>(k.micro_batch * k.sequence) / static_cast<double>(k.dispatch.context_parallel); };
+    candidate.micro_batches = tokens(base_) / tokens(knobs);
+    candidate.seconds = candidate.cost.Total(candidate.micro_batches);
+    candidate.fits = budgets_.Hold(candidate.device_bytes, candidate.host_bytes);
   } catch (const Error& error) {
     candidate.refused = error.message();
+  } catch (const UsageError& error) {
+    candidate.refused = error.what();
   }
   return candidate;
 }
 
 const Candidate* PlanSearch::LongestSequence(const PlanKnobs& knobs, int64_t step) {
+  step = std::lcm(step, knobs.dispatch.context_parallel);
   const auto at = [&](int64_t steps) {
     PlanKnobs longer = knobs;
     longer.sequence = steps * step;

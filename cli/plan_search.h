@@ -35,13 +35,18 @@ struct Candidate {
   int64_t device_bytes = 0, host_bytes = 0;
   std::map<std::string, int64_t> ledger, host_ledger;
   StepCost cost;
-  double seconds = 0;  // for as many tokens as the search's base has
+  double micro_batches = 1;  // for as many tokens as the search's base has
+  double seconds = 0;        // of those
   bool fits = false;
 };
 
 struct Budgets {
   int64_t device = -1, host = -1;  // bytes; < 0: none was given
+  int64_t beside_arena = 0;        // device memory that a process takes outside its arena
   bool given() const { return device >= 0 || host >= 0; }
+  bool Hold(int64_t device_bytes, int64_t host_bytes) const {
+    return (device < 0 || device_bytes + beside_arena <= device) && (host < 0 || host_bytes <= host);
+  }
 };
 
 // Plans of one model under many knobs; each is made once.

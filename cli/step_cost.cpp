@@ -63,6 +63,7 @@ class Estimate {
     if (op == "StashStart") stashed_ += BytesOfValue(node.in(0));
     if (op == "FetchStart") fetched_ += BytesOfValue(node.in(0));
     if (op.starts_with("Stash") || op.starts_with("Fetch")) return;
+    if (op == "SequenceToHeads" || op == "HeadsToSequence") return AddLink(node, AwayOf(node) * BytesOfValue(node.in(0)), 0);
     if (op == "TreeReduceGradient") return AddLink(node, node.schema->cost(node).bytes / 2, 0);
     if (op == "OffloadStreamAdamW") return AddStreamedMoments(node);
     const double moved = BytesMoved(node) / rates_.memory_bandwidth;
@@ -76,13 +77,19 @@ class Estimate {
     if (op == "RingDtp") AddHead(node, seconds);
   }
 
+  // The share of a rank's bytes that go to others when all exchange with all.
+  static double AwayOf(const Node& node) {
+    const auto ranks = static_cast<double>(node.attributes.Int("ranks", 1));
+    return (ranks - 1) / ranks;
+  }
+
   static bool Updates(const Node& node) { return node.phase == Phase::kNorm || node.phase == Phase::kUpdate; }
 
   void Take(const Node& node, const char* term, double seconds) {
-    cost.seconds[term] += seconds;
-    if (node.phase == Phase::kForward) forward_ += seconds;
-    if (node.phase == Phase::kBackward) backward_ += seconds;
-    if (node.phase != Phase::kForward && node.phase != Phase::kBackward) cost.update_s += seconds;
+    const bool forward = node.phase == Phase::kForward, backward = node.phase == Phase::kBackward;
+    (forward || backward ? cost.micro_batch : cost.update)[term] += seconds;
+    if (forward) forward_ += seconds;
+    if (backward) backward_ += seconds;
   }
 
   // `hidden`: seconds of compute that it may hide behind.
@@ -120,8 +127,7 @@ class Estimate {
   void HideCopies() {
     cost.host_bytes += std::max(stashed_, fetched_);
     const double exposed = std::max(0.0, stashed_ / rates_.d2h - forward_) + std::max(0.0, fetched_ / rates_.h2d - backward_);
-    if (exposed > 0) cost.seconds["host link"] += exposed;
-    cost.micro_batch_s = forward_ + backward_ + exposed;
+    if (exposed > 0) cost.micro_batch["host link"] += exposed;
   }
 
   const MachineRates& rates_;
@@ -131,6 +137,18 @@ class Estimate {
 }  // namespace
 
 StepCost EstimateStep(const Plan& plan, const MachineRates& rates) { return Estimate(plan, rates).cost; }
+
+StepCost::Terms StepCost::OfStep(double micro_batches) const {
+  Terms terms = update;
+  for (const auto& [term, seconds] : micro_batch) terms[term] += micro_batches * seconds;
+  return terms;
+}
+
+double StepCost::Total(double micro_batches) const {
+  double total = 0;
+  for (const auto& [term, seconds] : OfStep(micro_batches)) total += seconds;
+  return total;
+}
 
 MachineRates ReadMachine(const std::string& path) {
   std::ifstream file(path);
@@ -158,12 +176,12 @@ MachineRates ReadMachine(const std::string& path) {
   return rates;
 }
 
-std::string SecondsByTerm(const StepCost& cost) {
-  std::vector<std::pair<double, std::string>> terms;
-  for (const auto& [term, seconds] : cost.seconds) terms.emplace_back(seconds, term);
-  std::ranges::sort(terms, std::greater{});
+std::string InWords(const StepCost::Terms& terms) {
+  std::vector<std::pair<double, std::string>> order;
+  for (const auto& [term, seconds] : terms) order.emplace_back(seconds, term);
+  std::ranges::sort(order, std::greater{});
   std::string text;
-  for (const auto& [seconds, term] : terms) {
+  for (const auto& [seconds, term] : order) {
     char number[32];
     std::snprintf(number, sizeof(number), "%.3g", seconds);
     if (seconds > 0) text += StrCat(text.empty() ? "" : "  ", term, " ", number);

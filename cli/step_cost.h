@@ -24,15 +24,15 @@ MachineRates ReadMachine(const std::string& path);
 // An estimate, not a measurement: every launch takes what its flop or its bytes take at the machine's rate, whichever
 // is more. Copies to the host hide behind the phase they run in, rows between ranks behind all chunks but one.
 struct StepCost {
-  std::map<std::string, double> seconds;  // attention, experts, products, rows, link, host link, optimizer
-  double micro_batch_s = 0;               // forward and backward
-  double update_s = 0;                    // once per step
+  using Terms = std::map<std::string, double>;  // seconds of attention, experts, products, rows, link, host link, optimizer
+  Terms micro_batch, update;  // forward and backward; once per step
   double flops = 0, link_bytes = 0, host_bytes = 0;  // of one micro-batch and one update; bytes one way
-  double Total(double micro_batches = 1) const { return micro_batches * micro_batch_s + update_s; }
+  Terms OfStep(double micro_batches = 1) const;
+  double Total(double micro_batches = 1) const;
 };
 StepCost EstimateStep(const Plan& plan, const MachineRates& rates);
 
 // "attention 1.70  experts 1.12", largest first.
-std::string SecondsByTerm(const StepCost& cost);
+std::string InWords(const StepCost::Terms& terms);
 
 }  // namespace weir

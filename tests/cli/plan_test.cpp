@@ -147,11 +147,11 @@ TEST_F(Plans, EstimatesAreFlopAndBytesOverRates) {
   rates.gemm_flops = 1000, rates.memory_bandwidth = 1e9;
   const double product = 2.0 * 100 * 50 * 20, row = 4.0 * 2 * 100 * 20;
   const StepCost bound_by_flop = EstimateStep(plan, rates);
-  EXPECT_DOUBLE_EQ(bound_by_flop.seconds.at("products"), product / 1000);
-  EXPECT_DOUBLE_EQ(bound_by_flop.seconds.at("rows"), row / 1e9);
+  EXPECT_DOUBLE_EQ(bound_by_flop.micro_batch.at("products"), product / 1000);
+  EXPECT_DOUBLE_EQ(bound_by_flop.micro_batch.at("rows"), row / 1e9);
   EXPECT_DOUBLE_EQ(bound_by_flop.Total(3), 3 * (product / 1000 + row / 1e9));
   rates.gemm_flops = 1e15, rates.memory_bandwidth = 10;
-  EXPECT_DOUBLE_EQ(EstimateStep(plan, rates).seconds.at("products"), 4.0 * (100 * 50 + 20 * 50 + 100 * 20) / 10);
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, rates).micro_batch.at("products"), 4.0 * (100 * 50 + 20 * 50 + 100 * 20) / 10);
 }
 
 // What one knob costs, by hand: streamed moments 8 bytes a parameter each way, recomputation the layers' products again.
@@ -175,7 +175,17 @@ TEST_F(Plans, KnobsCostWhatTheyMove) {
   PlanKnobs halves = knobs;
   halves.sequence = 32;
   const Candidate& half = search.Try(halves);
-  EXPECT_DOUBLE_EQ(half.seconds, 2 * half.cost.micro_batch_s + half.cost.update_s) << "the same tokens in two micro-batches";
+  EXPECT_EQ(half.micro_batches, 2) << "for the same tokens";
+  double once = 0, twice = 0;
+  for (const auto& [term, seconds] : half.cost.update) once += seconds;
+  for (const auto& [term, seconds] : half.cost.micro_batch) twice += seconds;
+  EXPECT_DOUBLE_EQ(half.seconds, 2 * twice + once);
+  PlanKnobs parts = knobs;
+  parts.training.layout.world = parts.dispatch.context_parallel = 2;
+  const Candidate& part = search.Try(parts);
+  EXPECT_EQ(part.micro_batches, 2) << "two ranks hold one sequence";
+  const double heads = 64.0 / 2 * 64 * 4 / 2;  // a rank's half sequence, all heads' channels, half of it away
+  EXPECT_GE(part.cost.link_bytes, 2 * 2 * 4 * heads) << "two layers; q, k, v there and y back, and their gradients";
 }
 
 TEST_F(Plans, MachineFilesAreChecked) {
@@ -202,6 +212,20 @@ TEST_F(Plans, ThePictureIsOneWellFormedPage) {
   EXPECT_NE(text.find("without --bucket"), std::string::npos);
   EXPECT_NE(text.find("class=\"budget\""), std::string::npos);
   for (size_t at = text.find("http"); at != text.npos; at = text.find("http", at + 1)) EXPECT_TRUE(text.substr(at).starts_with("http://www.w3.org/")) << "no network";
+}
+
+// 8 experts over 3 ranks go 3, 3, 2, and the plan is that of the fullest rank; dense parameters are whole on every rank.
+// Rows per rank do not shrink with the ranks that share the experts. MEM-04, MEM-05
+TEST_F(Plans, ExpertsAreDealtAndRowsAreNot) {
+  const auto weights = [](const Json& plan) {
+    int64_t bytes = 0;
+    for (const Json& buffer : plan["buffers"]) bytes += buffer["term"] == "weights" ? buffer["bytes"].get<int64_t>() : 0;
+    return bytes;
+  };
+  const Json whole = PlanOf("--sequence 64 --ranks 3"), dealt = PlanOf("--sequence 64 --ranks 3 --expert-parallel 3");
+  const int64_t experts = 2 * 8 * (2 * 12 * 64 + 64 * 12) * 4;  // 2 layers, 8 experts of width 12
+  EXPECT_EQ(weights(whole) - weights(dealt), experts / 8 * 5);
+  EXPECT_GE(dealt["ledger"]["dispatch"].get<int64_t>(), 2 * 64 * 2 * 64 * 4) << "N k H b there and back";
 }
 
 TEST_F(Plans, WrongUse) {
