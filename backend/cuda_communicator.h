@@ -9,7 +9,8 @@ namespace weir {
 
 // Moves memory of `device` between the GPUs of the ranks of `host`, through NCCL, as its own world. `host` carries the
 // bootstrap, the layout and the failures, and stays there for values in host memory; both must outlive the result.
-// Collective. A transfer that has begun and is not over after `timeout` ends the run. Throws DeviceError when NCCL cannot
+// WEIR_LINK=copies moves it between GPUs of one host by their copy engines instead, beside the products rather than on their
+// multiprocessors. Collective. A transfer that has begun and is not over after `timeout` ends the run. Throws DeviceError when NCCL cannot
 // be loaded, InvalidArgument when two ranks share a GPU, UnsupportedOp in a build without CUDA or NCCL.
 //
 // What differs from host memory (Communicator says the rest):

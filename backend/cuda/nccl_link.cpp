@@ -2,8 +2,6 @@
 // outlasts a peer that died: each is asked until it is through.
 #include "backend/cuda/nccl_link.h"
 
-#include "backend/cuda_communicator.h"
-#include "backend/cuda/nccl_communicator.h"
 #include "graph/error.h"
 
 #ifdef WEIR_HAS_NCCL
@@ -11,20 +9,16 @@
 #include <glob.h>
 #include <nccl.h>
 
-#include <algorithm>
-#include <array>
 #include <cstdlib>
-#include <cstring>
 #include <sstream>
 #include <thread>
 
 #include "backend/cuda/cuda_error.h"
-#include "backend/cuda/cuda_stream.h"
+#include "backend/cuda/stream_link.h"
 
 namespace weir {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 constexpr const char* kLibrary = "libnccl.so.2";
 constexpr auto kGreeting = std::chrono::minutes(2);  // for all to join, who have just met
 constexpr auto kFarewell = std::chrono::seconds(5);  // for a communicator to be finished in order
@@ -93,57 +87,21 @@ const Nccl& Library() {
   return nccl;
 }
 
-class NcclLink final : public GpuLink {
+class NcclLink final : public StreamLink {
  public:
-  NcclLink(Communicator& host, CudaStream& compute, const std::atomic<bool>& stop) : compute_(compute.stream), stop_(stop) {
-    CheckCuda(cudaGetDevice(&gpu_), "reading the current GPU");
-    int least = 0, greatest = 0;
-    CheckCuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "reading stream priorities");
-    for (cudaStream_t* queue : {&queue_, &copies_}) {
-      CheckCuda(cudaStreamCreateWithPriority(queue, cudaStreamNonBlocking, greatest), "creating a communication stream");
-    }
-    copied_ = NewEvent();
+  NcclLink(Communicator& host, CudaStream& compute, const std::atomic<bool>& stop) : StreamLink(compute, stop) {
     if (host.size() > 1) Join(host);
   }
 
   ~NcclLink() override {
-    cudaSetDevice(gpu_);
+    UseGpu();
     if (comm_ != nullptr) Leave();
     cudaFree(greetings_);
-    for (cudaStream_t queue : {queue_, copies_}) cudaStreamDestroy(queue);
-  }
-
-  Event NewEvent() override {
-    cudaEvent_t event = nullptr;
-    CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
-    return {event, [](void* old) { cudaEventDestroy(static_cast<cudaEvent_t>(old)); }};
-  }
-  void MarkCompute(const Event& event) override { CheckCuda(cudaEventRecord(Of(event), compute_), "marking the compute stream"); }
-  void OrderCompute(const Event& event) override {
-    CheckCuda(cudaStreamWaitEvent(compute_, Of(event), 0), "waiting for a transfer");
-  }
-
-  void Move(const Event& ready, const Event& begin, const Event& end, const Transfers& t) override {
-    for (const Message& message : t.send) CheckMemory(message.bytes);
-    for (const Message& message : t.receive) CheckMemory(message.bytes);
-    CheckCuda(cudaStreamWaitEvent(queue_, Of(ready), 0), "ordering a transfer after the compute stream");
-    CheckCuda(cudaEventRecord(Of(begin), queue_), "marking the begin of a transfer");
-    if (!t.copies.empty()) CopyBeside(begin, t.copies);
-    if (!t.send.empty() || !t.receive.empty()) Exchange(t, Clock::time_point::max());
-    if (!t.copies.empty()) CheckCuda(cudaStreamWaitEvent(queue_, Of(copied_), 0), "waiting for a copy");
-    CheckCuda(cudaEventRecord(Of(end), queue_), "marking the end of a transfer");
-  }
-
-  bool Reached(const Event& event) override {
-    cudaSetDevice(gpu_);
-    if (cudaEventQuery(Of(event)) != cudaErrorNotReady) return true;
-    cudaGetLastError();  // "not yet" would count as an error of the next launch
-    return false;
   }
 
   std::string Problem() override {
     if (comm_ == nullptr) return "";
-    cudaSetDevice(gpu_);
+    UseGpu();
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = Library().CommGetAsyncError(comm_, &state);
     return IsGood(asked) && IsGood(state) ? "" : Words("NCCL", IsGood(asked) ? state : asked);
@@ -151,13 +109,12 @@ class NcclLink final : public GpuLink {
 
   void Abort() noexcept override {
     if (comm_ == nullptr) return;
-    cudaSetDevice(gpu_);
+    UseGpu();
     Library().CommAbort(comm_);
     comm_ = nullptr;
   }
 
  private:
-  static cudaEvent_t Of(const Event& event) { return static_cast<cudaEvent_t>(event.get()); }
   static bool IsGood(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
   std::string Words(const char* what, ncclResult_t result) const {
@@ -194,19 +151,12 @@ class NcclLink final : public GpuLink {
       all.send.push_back({peer, static_cast<std::byte*>(greetings_) + peer, 1});
       all.receive.push_back({peer, static_cast<std::byte*>(greetings_) + host.size() + peer, 1});
     }
-    Exchange(all, deadline);
+    SendAndReceive(all, deadline);
   }
 
-  // What stays on this GPU, while the links are busy with the rest.
-  void CopyBeside(const Event& begin, std::span<const Copy> copies) {
-    CheckCuda(cudaStreamWaitEvent(copies_, Of(begin), 0), "ordering a copy");
-    for (const Copy& copy : copies) {
-      CheckCuda(cudaMemcpyAsync(copy.to, copy.from, static_cast<size_t>(copy.count), cudaMemcpyDeviceToDevice, copies_), "copying");
-    }
-    CheckCuda(cudaEventRecord(Of(copied_), copies_), "marking the end of a copy");
-  }
+  void Exchange(const Transfers& t, const Event&) override { SendAndReceive(t, Clock::time_point::max()); }
 
-  void Exchange(const Transfers& t, Clock::time_point deadline) {
+  void SendAndReceive(const Transfers& t, Clock::time_point deadline) {
     WEIR_CHECK(comm_ != nullptr, ErrorCode::kCommError, "the link between the GPUs is down");
     const Nccl& nccl = Library();
     ncclResult_t bad = nccl.GroupStart();
@@ -214,10 +164,10 @@ class NcclLink final : public GpuLink {
       if (IsGood(bad) && !IsGood(result)) bad = result;
     };
     for (const Message& m : t.send) {
-      note(nccl.Send(m.bytes, static_cast<size_t>(m.count), ncclInt8, static_cast<int>(m.peer), comm_, queue_));
+      note(nccl.Send(m.bytes, static_cast<size_t>(m.count), ncclInt8, static_cast<int>(m.peer), comm_, queue()));
     }
     for (const Message& m : t.receive) {
-      note(nccl.Recv(m.bytes, static_cast<size_t>(m.count), ncclInt8, static_cast<int>(m.peer), comm_, queue_));
+      note(nccl.Recv(m.bytes, static_cast<size_t>(m.count), ncclInt8, static_cast<int>(m.peer), comm_, queue()));
     }
     note(nccl.GroupEnd());
     Settle("moving data between GPUs with NCCL", IsGood(bad) ? ncclInProgress : bad, deadline);
@@ -226,9 +176,7 @@ class NcclLink final : public GpuLink {
   // Returns when what was asked is through (transfers: enqueued).
   void Settle(const char* what, ncclResult_t state, Clock::time_point deadline) {
     for (const auto start = Clock::now(); state == ncclInProgress;) {
-      WEIR_CHECK(!stop_, ErrorCode::kCommError, what, ": the run was ended meanwhile");
-      WEIR_CHECK(Clock::now() < deadline, ErrorCode::kCommError, what, ": not all ranks came within ",
-                 std::chrono::seconds(kGreeting).count(), " s; NCCL_DEBUG=INFO says what NCCL does");
+      CheckWaiting(what, deadline);
       const ncclResult_t asked = Library().CommGetAsyncError(comm_, &state);
       if (!IsGood(asked)) state = asked;
       if (state == ncclInProgress && Clock::now() - start > std::chrono::milliseconds(1)) {
@@ -236,15 +184,6 @@ class NcclLink final : public GpuLink {
       }
     }
     WEIR_CHECK(state == ncclSuccess, ErrorCode::kCommError, Words(what, state));
-  }
-
-  // NCCL would read or write it wherever it is.
-  static void CheckMemory(const std::byte* bytes) {
-    cudaPointerAttributes attributes{};
-    const bool known = cudaPointerGetAttributes(&attributes, bytes) == cudaSuccess;
-    if (!known) cudaGetLastError();
-    WEIR_CHECK(known && attributes.type == cudaMemoryTypeDevice, ErrorCode::kInternal,
-               "a transfer between GPUs of memory of the host; Communicator::host() moves that");
   }
 
   // In order when the peers do so too, at once otherwise.
@@ -259,30 +198,9 @@ class NcclLink final : public GpuLink {
     comm_ = nullptr;
   }
 
-  const cudaStream_t compute_;
-  const std::atomic<bool>& stop_;
-  int gpu_ = 0;
-  cudaStream_t queue_ = nullptr, copies_ = nullptr;
-  Event copied_;
   ncclComm_t comm_ = nullptr;
   void* greetings_ = nullptr;
 };
-
-// NCCL's own word for it comes late and says less.
-void CheckOneRankPerGpu(Communicator& host) {
-  int gpu = 0;
-  CheckCuda(cudaGetDevice(&gpu), "reading the current GPU");
-  cudaDeviceProp properties{};
-  CheckCuda(cudaGetDeviceProperties(&properties, gpu), "reading the GPU's properties");
-  std::array<char, sizeof(properties.uuid)> own{};
-  std::memcpy(own.data(), &properties.uuid, own.size());
-  const auto all = host.GatherValues(own, {"StartNccl", "GPUs"});
-  for (size_t r = 0; r < all.size(); ++r) {
-    const auto first = static_cast<size_t>(std::find(all.begin(), all.end(), all[r]) - all.begin());
-    WEIR_CHECK(first == r, ErrorCode::kInvalidArgument, "ranks ", first, " and ", r,
-               " run on the same GPU; start at most one rank per GPU, and look at CUDA_VISIBLE_DEVICES");
-  }
-}
 
 }  // namespace
 
@@ -294,19 +212,13 @@ GpuLinkFactory NcclLinks(Device& device) {
   };
 }
 
-std::unique_ptr<Communicator> MakeNcclCommunicator(Communicator& host, Device& device, std::chrono::milliseconds timeout) {
-  auto links = NcclLinks(device);
-  CheckOneRankPerGpu(host);
-  return std::make_unique<NcclCommunicator>(host, std::move(links), NcclWatch::Times{.timeout = timeout});
-}
-
 }  // namespace weir
 
 #else
 
 namespace weir {
 
-std::unique_ptr<Communicator> MakeNcclCommunicator(Communicator&, Device&, std::chrono::milliseconds) {
+GpuLinkFactory NcclLinks(Device&) {
   throw Error(ErrorCode::kUnsupportedOp, "this weir was built without NCCL: several GPUs need nccl.h at build time");
 }
 

@@ -59,6 +59,11 @@ std::shared_ptr<NcclBatch> NcclWatch::NewBatch(GpuLink& link) {
 
 void NcclWatch::Leave(const std::shared_ptr<NcclBatch>& batch) {
   batch->left = true;
+  {
+    const std::lock_guard lock(mutex_);
+    leaving_ = batch;
+    leaving_since_ = Clock::now();
+  }
   try {
     const std::lock_guard issue(issue_);
     ThrowIfAborted();
@@ -71,6 +76,7 @@ void NcclWatch::Leave(const std::shared_ptr<NcclBatch>& batch) {
     throw;
   }
   const std::lock_guard lock(mutex_);
+  leaving_.reset();
   under_way_.push_back(batch);
 }
 
@@ -106,7 +112,7 @@ std::string NcclWatch::FirstUnderWay() const {
   for (const auto& batch : under_way_) {
     if (!batch->link->Reached(batch->end)) return batch->what;
   }
-  return "";
+  return leaving_ ? leaving_->what : "";
 }
 
 void NcclWatch::Run() {
@@ -147,14 +153,16 @@ std::string NcclWatch::LateBatch() {
   const std::lock_guard lock(mutex_);
   DropFinished();
   const auto now = Clock::now();
-  for (const auto& batch : under_way_) {
-    if (!batch->begun && batch->link->Reached(batch->begin)) batch->begun = now;
-    if (!batch->begun || now - *batch->begun < times_.timeout || batch->link->Reached(batch->end)) continue;
-    return StrCat(batch->what, " is not over after ", std::chrono::duration<double>(times_.timeout).count(),
+  const auto late = [&](const NcclBatch& batch) {
+    return StrCat(batch.what, " is not over after ", std::chrono::duration<double>(times_.timeout).count(),
                   " s: a rank does not come to it, or the ranks disagree about its bytes; if a rank is only slow, raise "
                   "--comm-timeout");
+  };
+  for (const auto& batch : under_way_) {
+    if (!batch->begun && batch->link->Reached(batch->begin)) batch->begun = now;
+    if (batch->begun && now - *batch->begun > times_.timeout && !batch->link->Reached(batch->end)) return late(*batch);
   }
-  return "";
+  return leaving_ && now - leaving_since_ > times_.timeout ? late(*leaving_) : "";
 }
 
 // Its events are free when no ticket will wait for them.

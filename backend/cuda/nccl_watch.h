@@ -67,6 +67,8 @@ class NcclWatch {
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<GpuLink*> links_;
+  std::shared_ptr<NcclBatch> leaving_;  // being enqueued
+  std::chrono::steady_clock::time_point leaving_since_;
   std::deque<std::shared_ptr<NcclBatch>> under_way_;
   std::vector<std::shared_ptr<NcclBatch>> spare_;
   std::atomic<bool> failed_ = false;

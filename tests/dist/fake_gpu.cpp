@@ -90,8 +90,8 @@ void WaitOn(FakeQueue& queue, const GpuLink::Event& event) {
 
 class FakeLink final : public GpuLink {
  public:
-  FakeLink(Communicator& host, FakeGpu& gpu, FakeFabric& fabric)
-      : gpu_(gpu), fabric_(fabric), rank_(host.rank()), world_rank_(host.global_rank()) {
+  FakeLink(Communicator& host, FakeGpu& gpu, FakeFabric& fabric, const std::atomic<bool>& stop)
+      : gpu_(gpu), fabric_(fabric), stop_(stop), rank_(host.rank()), world_rank_(host.global_rank()) {
     for (int64_t member = 0; member < host.size(); ++member) members_.push_back(host.GlobalRank(member));
     ++fabric_.links;
     host.Barrier({"StartFake", "links"});
@@ -102,6 +102,10 @@ class FakeLink final : public GpuLink {
   void MarkCompute(const Event& event) override { RecordOn(gpu_.compute(), event); }
   void OrderCompute(const Event& event) override { WaitOn(gpu_.compute(), event); }
   void Move(const Event& ready, const Event& begin, const Event& end, const Transfers& transfers) override {
+    while (fabric_.stuck == world_rank_) {
+      WEIR_CHECK(!stop_, ErrorCode::kCommError, "told to stop");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
     WaitOn(queue_, ready);
     RecordOn(queue_, begin);
     queue_.Push([this, transfers] { Exchange(transfers); });
@@ -153,6 +157,7 @@ class FakeLink final : public GpuLink {
 
   FakeGpu& gpu_;
   FakeFabric& fabric_;
+  const std::atomic<bool>& stop_;
   const int64_t rank_, world_rank_;
   std::vector<int64_t> members_;
   bool aborted_ = false;
@@ -162,7 +167,7 @@ class FakeLink final : public GpuLink {
 }  // namespace
 
 GpuLinkFactory FakeLinks(FakeGpu& gpu, FakeFabric& fabric) {
-  return [&](Communicator& host, const std::atomic<bool>&) { return std::make_unique<FakeLink>(host, gpu, fabric); };
+  return [&](Communicator& host, const std::atomic<bool>& stop) { return std::make_unique<FakeLink>(host, gpu, fabric, stop); };
 }
 
 }  // namespace weir

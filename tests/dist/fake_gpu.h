@@ -63,6 +63,7 @@ struct FakeFabric {
   std::condition_variable changed;
   std::map<std::vector<int64_t>, std::deque<std::shared_ptr<Letter>>> letters;  // members of the group, sender, receiver
   std::map<int64_t, std::string> problems;  // of ranks of the world, to be reported by their links
+  std::atomic<int64_t> stuck = -1;  // the rank whose Move does not come back
   std::atomic<int> links = 0, aborted = 0;
 };
 

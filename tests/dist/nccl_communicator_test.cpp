@@ -129,6 +129,22 @@ TEST(NcclHealth, ATransferThatNeverEndsIsNamed) {
   EXPECT_EQ(fabric.aborted, 2);
 }
 
+// The same where a rank waits while enqueueing.
+TEST(NcclHealth, AMoveThatDoesNotComeBackIsNamed) {
+  FakeFabric fabric;
+  fabric.stuck = 0;
+  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
+    std::vector<std::byte> bytes(8), all(16);
+    gpus.AllGather(bytes, all, {"AllGather", "layer 3"});
+    gpu.Synchronize();
+    for (;;) gpus.ThrowIfAborted();
+  }, kHasty);
+  const std::string said = failures[0].text + failures[1].text;
+  EXPECT_LT(failures[0].seconds, 3);
+  EXPECT_NE(said.find("AllGather of 'layer 3' (world, 32 bytes) is not over after 0.2 s"), std::string::npos) << said;
+  EXPECT_NE(failures[0].text.find("rank 0 was in AllGather of 'layer 3'"), std::string::npos) << failures[0].text;
+}
+
 // Waiting behind long compute work is no lateness.
 TEST(NcclHealth, AQueueThatComputesForLongIsNotLate) {
   FakeFabric fabric;

@@ -1,5 +1,6 @@
-// NCCL between two GPUs of this machine: two threads, each with its GPU.
+// NCCL, and copies, between two GPUs of this machine: two threads, each with its GPU.
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 
@@ -17,30 +18,35 @@ namespace {
 
 using std::chrono::milliseconds;
 
-TEST(Nccl, Transfers) {
-  WEIR_NEEDS_GPUS(2);
+// Both kinds of links.
+class GpuLinks : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    WEIR_NEEDS_GPUS(2);
+    setenv("WEIR_LINK", GetParam(), 1);
+  }
+  void TearDown() override { unsetenv("WEIR_LINK"); }
+};
+INSTANTIATE_TEST_SUITE_P(Kinds, GpuLinks, testing::Values("nccl", "copies"), [](const auto& info) { return std::string(info.param); });
+
+TEST_P(GpuLinks, Transfers) {
   RunOnGpus(2, CheckDeviceTransfers);
 }
-TEST(Nccl, KeepsTheOrderOfTheQueues) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, KeepsTheOrderOfTheQueues) {
   RunOnGpus(2, CheckDeviceOrder);
 }
-TEST(Nccl, ExchangesMessages) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, ExchangesMessages) {
   RunOnGpus(2, CheckDeviceMessages);
 }
-TEST(Nccl, FormsGroups) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, FormsGroups) {
   RunOnGpus(2, CheckDeviceGroups);
 }
-TEST(Nccl, RefusesWrongUse) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, RefusesWrongUse) {
   RunOnGpus(2, CheckDeviceWrongUse);
 }
 
 // More bytes than 32 bits count; the places beyond are looked at.
-TEST(Nccl, MovesMoreThanTwoGigabytes) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, MovesMoreThanTwoGigabytes) {
   constexpr int64_t kBytes = (int64_t{1} << 32) + 12345;
   RunOnGpus(2, [](Communicator& gpus, Device& device) {
     std::byte* from = device.Allocate(kBytes);
@@ -61,8 +67,7 @@ TEST(Nccl, MovesMoreThanTwoGigabytes) {
   });
 }
 
-TEST(Nccl, RefusesMemoryOfTheHost) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, RefusesMemoryOfTheHost) {
   EXPECT_THROW(RunOnGpus(2, [](Communicator& gpus, Device&) { gpus.GatherValues(int64_t{1}, {"Gather", "counts"}); }), Error);
 }
 
@@ -111,8 +116,7 @@ void WaitInVain(Communicator& gpus, Device& device) {
   gpus.ThrowIfAborted();
 }
 
-TEST(Nccl, AnAbortOnOneRankFreesTheOthersGpu) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, AnAbortOnOneRankFreesTheOthersGpu) {
   const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
     if (gpus.rank() == 0) return WaitInVain(gpus, device);
     throw Error(ErrorCode::kIoError, "the disk of rank 1 is full");
@@ -121,8 +125,7 @@ TEST(Nccl, AnAbortOnOneRankFreesTheOthersGpu) {
   EXPECT_NE(ends[0].text.find("the disk of rank 1 is full"), std::string::npos) << ends[0].text;
 }
 
-TEST(Nccl, ATransferThatNeverEndsIsNamed) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, ATransferThatNeverEndsIsNamed) {
   const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
     if (gpus.rank() == 0) return WaitInVain(gpus, device);
     for (;;) gpus.ThrowIfAborted();
@@ -130,6 +133,22 @@ TEST(Nccl, ATransferThatNeverEndsIsNamed) {
   EXPECT_LT(ends[0].seconds, 8);
   EXPECT_NE(ends[0].text.find("AllGather of 'layer 3' (world, 128 bytes) is not over after 1 s"), std::string::npos) << ends[0].text;
   EXPECT_NE(ends[1].text.find("rank 0 failed"), std::string::npos) << ends[1].text;
+}
+
+// Rank 0's queue waits for a message that rank 1 never sends.
+TEST_P(GpuLinks, AMessageThatIsNeverSentIsNamed) {
+  const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
+    std::byte* bytes = device.Allocate(64);
+    const Communicator::Outgoing out{1 - gpus.rank(), {bytes, 32}};
+    const Communicator::Incoming in{1 - gpus.rank(), {bytes + 32, 32}};
+    const std::span<const Communicator::Outgoing> sends(&out, gpus.rank() == 0 ? 1 : 0);
+    gpus.Wait(gpus.StartExchange(sends, {&in, 1}, {"Exchange", gpus.rank() == 0 ? "both ways" : "one way"}));
+    device.Synchronize();
+    device.Free(bytes, 64);
+    for (;;) gpus.ThrowIfAborted();
+  }, milliseconds(1000));
+  EXPECT_LT(ends[0].seconds, 8);
+  EXPECT_NE(ends[0].text.find("Exchange of 'both ways' (world, 64 bytes) is not over after 1 s"), std::string::npos) << ends[0].text;
 }
 
 Value* AddGradient(Graph& graph, const char* name, int64_t count) {
@@ -213,12 +232,10 @@ void CheckGradientNorm(DeviceKind kind) {
 
 constexpr std::pair<int64_t, int64_t> kSums[] = {{0, 0}, {1, 0}, {7, 1}, {100003, 999}, {100003, 0}, {20000001, 0}};
 
-TEST(Nccl, TreeReduceGradientHasTheBitsOfTheAdditions) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, TreeReduceGradientHasTheBitsOfTheAdditions) {
   for (const auto& [count, piece] : kSums) CheckTreeReduceGradient(DeviceKind::kCuda, count, piece);
 }
-TEST(Nccl, GradientNormAddsTheShardsOfAllRanks) {
-  WEIR_NEEDS_GPUS(2);
+TEST_P(GpuLinks, GradientNormAddsTheShardsOfAllRanks) {
   CheckGradientNorm(DeviceKind::kCuda);
 }
 TEST(CpuRanks, DoTheSame) {

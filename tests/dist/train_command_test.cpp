@@ -39,9 +39,10 @@ class TrainOnGpus : public testing::Test {
     std::string text;
     double seconds = 0;
   };
-  Outcome Train(const std::string& out, const std::string& flags) const {
+  // `environment` goes before the command: "WEIR_LINK=copies".
+  Outcome Train(const std::string& out, const std::string& flags, const std::string& environment = "") const {
     const fs::path log = folder_ / (out + ".log");
-    const std::string command = WeirProgram() + " train " WEIR_SOURCE_DIR "/models/mixtral/dynamo18_batched_mm_eager.onnx --data " +
+    const std::string command = environment + " " + WeirProgram() + " train " WEIR_SOURCE_DIR "/models/mixtral/dynamo18_batched_mm_eager.onnx --data " +
                                 (folder_ / "text.txt").string() + " --data-format text --sequence 16 --micro-batch 2 --threads 1 --out " +
                                 (folder_ / out).string() + " " + flags + " >" + log.string() + " 2>&1";
     const auto start = std::chrono::steady_clock::now();
@@ -92,13 +93,27 @@ TEST_F(TrainOnGpus, LosesAsTheCpuDoes) {
   }
 }
 
-TEST_F(TrainOnGpus, EndWithinTenSecondsOfADeath) {
+// Processes reach each other's memory in another way than threads.
+TEST_F(TrainOnGpus, LinksByCopiesMoveTheSameBytes) {
+  WEIR_NEEDS_GPUS(2);
+  const std::string flags = "--device cuda --ranks 2 --steps 4 --expert-parallel 2 --chunk-tokens 4 --min-rows 1 --lambda 1";
+  for (const char* link : {"nccl", "copies"}) {
+    const Outcome outcome = Train(link, flags, StrCat("WEIR_LINK=", link));
+    ASSERT_EQ(outcome.code, 0) << outcome.text;
+  }
+  EXPECT_EQ(ReadText(folder_ / "nccl" / "weights.safetensors"), ReadText(folder_ / "copies" / "weights.safetensors"));
+}
+
+class TrainOnLinks : public TrainOnGpus, public testing::WithParamInterface<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, TrainOnLinks, testing::Values("nccl", "copies"), [](const auto& info) { return std::string(info.param); });
+
+TEST_P(TrainOnLinks, EndWithinTenSecondsOfADeath) {
   WEIR_NEEDS_GPUS(2);
   for (const int rank : {1, 0}) {
     const std::string out = StrCat("bereft", rank);
     std::chrono::steady_clock::time_point killed;
     std::thread killer([&] { killed = KillAfterAStep(out, rank); });
-    const Outcome outcome = Train(out, "--device cuda --ranks 2 --steps 1000000");
+    const Outcome outcome = Train(out, "--device cuda --ranks 2 --steps 1000000", StrCat("WEIR_LINK=", GetParam()));
     killer.join();
     const std::chrono::duration<double> after = std::chrono::steady_clock::now() - killed;
     EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;

@@ -1,0 +1,294 @@
+#include "backend/cuda/copy_link.h"
+
+#include <cuda.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <thread>
+
+#include "backend/cuda/cuda_error.h"
+#include "backend/cuda/post_box.h"
+#include "backend/cuda/shared_memory.h"
+#include "backend/cuda/stream_link.h"
+
+namespace weir {
+namespace {
+
+// Of the driver at run time: the program itself links no libcuda.
+template <class Function>
+void Find(const char* name, Function& entry) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  CheckCuda(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), "looking into the driver");
+  WEIR_CHECK(result == cudaDriverEntryPointSuccess, ErrorCode::kDeviceError, "the GPU's driver has no ", name,
+             "; a driver for CUDA 12 or later is needed");
+  entry = reinterpret_cast<Function>(found);
+}
+
+struct Driver {
+  decltype(&cuStreamWaitValue32) WaitValue = nullptr;
+  decltype(&cuStreamWriteValue32) WriteValue = nullptr;
+  decltype(&cuMemGetAddressRange) AddressRange = nullptr;
+  decltype(&cuPointerGetAttribute) PointerAttribute = nullptr;
+
+  Driver() {
+    Find("cuStreamWaitValue32", WaitValue);
+    Find("cuStreamWriteValue32", WriteValue);
+    Find("cuMemGetAddressRange", AddressRange);
+    Find("cuPointerGetAttribute", PointerAttribute);
+  }
+  static const Driver& Get() {
+    static const Driver driver;
+    return driver;
+  }
+};
+
+void CheckDriver(CUresult result, const char* what) {
+  WEIR_CHECK(result == CUDA_SUCCESS, ErrorCode::kDeviceError, what, ": CUresult ", static_cast<int>(result));
+}
+
+// A receiver's buffer.
+struct Place {
+  int64_t process = 0;
+  int gpu = 0;
+  unsigned long long allocation = 0;  // its number, unique within a process
+  cudaIpcMemHandle_t handle{};
+  std::byte* base = nullptr;  // of the allocation, where the receiver sees it
+  int64_t offset = 0, bytes = 0;
+};
+
+// Of one (receiver, sender). The queues of the two GPUs count messages in `ready` and `done`.
+struct Box {
+  PostBox<Place> posts;
+  alignas(64) uint32_t ready;  // the receiver's buffer may be written
+  alignas(64) uint32_t done;   // the sender has written it
+};
+
+constexpr uint32_t kFarAhead = 1u << 30;  // beyond every message that may be waited for
+constexpr int kAbortRepeats = 50;
+constexpr auto kAbortPause = std::chrono::milliseconds(10);
+constexpr size_t kMapped = 2;  // allocations of a peer that stay mapped
+
+class CopyLink final : public StreamLink {
+ public:
+  CopyLink(Communicator& host, CudaStream& compute, const std::atomic<bool>& stop)
+      : StreamLink(compute, stop), rank_(host.rank()), size_(host.size()),
+        shared_(host, static_cast<size_t>(size_ * size_) * sizeof(Box)), peers_(static_cast<size_t>(size_)) {
+    CheckCuda(cudaHostRegister(shared_.data(), shared_.size(), cudaHostRegisterMapped | cudaHostRegisterPortable), "sharing flags");
+    void* seen = nullptr;
+    CheckCuda(cudaHostGetDevicePointer(&seen, shared_.data(), 0), "sharing flags");
+    shift_ = static_cast<std::byte*>(seen) - shared_.data();
+    for (int64_t peer = 0; peer < size_; ++peer) {
+      if (peer == rank_) continue;
+      peers_[static_cast<size_t>(peer)].queue = NewQueue();
+      peers_[static_cast<size_t>(peer)].sent = NewEvent();
+    }
+  }
+
+  ~CopyLink() override {
+    UseGpu();
+    if (aborted_) return;  // nobody knows who still looks at what; the process is about to end
+    cudaStreamSynchronize(queue());
+    for (Peer& peer : peers_) {
+      if (peer.queue == nullptr) continue;
+      cudaStreamSynchronize(peer.queue);
+      for (const auto& [allocation, base] : peer.mapped) cudaIpcCloseMemHandle(base);
+      cudaStreamDestroy(peer.queue);
+    }
+    cudaHostUnregister(shared_.data());
+  }
+
+  std::string Problem() override { return ""; }
+
+  // Both queues' waits end when their counter is far ahead; a peer may set one back once more.
+  void Abort() noexcept override {
+    aborted_ = true;
+    for (int repeat = 0; repeat < kAbortRepeats; ++repeat) {
+      for (int64_t peer = 0; peer < size_; ++peer) {
+        const auto& p = peers_[static_cast<size_t>(peer)];
+        std::atomic_ref(BoxOf(rank_, peer).done).store(p.received + kFarAhead);
+        std::atomic_ref(BoxOf(peer, rank_).ready).store(p.sent_count + kFarAhead);
+      }
+      std::this_thread::sleep_for(kAbortPause);
+    }
+  }
+
+ private:
+  struct Peer {
+    cudaStream_t queue = nullptr;  // what goes there
+    Event sent;
+    std::atomic<uint32_t> sent_count = 0, received = 0;  // messages ever
+    std::vector<std::pair<unsigned long long, void*>> mapped;  // its allocations, the latest last
+  };
+
+  Box& BoxOf(int64_t receiver, int64_t sender) const {
+    return reinterpret_cast<Box*>(shared_.data())[receiver * size_ + sender];
+  }
+  CUdeviceptr Seen(uint32_t& flag) const { return reinterpret_cast<CUdeviceptr>(reinterpret_cast<std::byte*>(&flag) + shift_); }
+  void Write(cudaStream_t on, uint32_t& flag, uint32_t count) const {
+    CheckDriver(Driver::Get().WriteValue(on, Seen(flag), count, CU_STREAM_WRITE_VALUE_DEFAULT), "raising a flag");
+  }
+  void Await(cudaStream_t on, uint32_t& flag, uint32_t count) const {
+    CheckDriver(Driver::Get().WaitValue(on, Seen(flag), count, CU_STREAM_WAIT_VALUE_GEQ), "waiting for a flag");
+  }
+
+  // First every buffer is offered, so that nobody waits in a circle.
+  void Exchange(const Transfers& t, const Event& begin) override {
+    for (const Message& message : t.receive) Offer(message);
+    for (const Message& message : t.send) Send(message, begin);
+    for (const Message& message : t.send) {
+      Peer& peer = peers_[static_cast<size_t>(message.peer)];
+      CheckCuda(cudaEventRecord(Of(peer.sent), peer.queue), "marking what was sent");
+      CheckCuda(cudaStreamWaitEvent(queue(), Of(peer.sent), 0), "waiting for what was sent");
+    }
+    for (const Message& message : t.receive) {
+      Await(queue(), BoxOf(rank_, message.peer).done, peers_[static_cast<size_t>(message.peer)].received);
+    }
+  }
+
+  void Offer(const Message& message) {
+    Box& box = BoxOf(rank_, message.peer);
+    const Place place = PlaceOf(message);
+    Spin("waiting for a peer to look for its messages", [&] { return box.posts.Put(place); });
+    Write(queue(), box.ready, ++peers_[static_cast<size_t>(message.peer)].received);
+  }
+
+  void Send(const Message& message, const Event& begin) {
+    Peer& peer = peers_[static_cast<size_t>(message.peer)];
+    Box& box = BoxOf(message.peer, rank_);
+    Place place;
+    Spin("waiting for a peer to come to a transfer", [&] { return box.posts.Take(place); });
+    WEIR_CHECK(place.bytes == message.count, ErrorCode::kCommError, "rank ", rank_, " sends ", message.count, " bytes to rank ",
+               message.peer, ", which expects ", place.bytes, "; the ranks run different graphs or disagree about a size");
+    std::byte* to = Reach(peer, place);
+    const uint32_t count = ++peer.sent_count;
+    CheckCuda(cudaStreamWaitEvent(peer.queue, Of(begin), 0), "ordering a transfer");
+    Await(peer.queue, box.ready, count);
+    CheckCuda(cudaMemcpyAsync(to, message.bytes, static_cast<size_t>(message.count), cudaMemcpyDefault, peer.queue), "copying to a peer");
+    Write(peer.queue, box.done, count);
+  }
+
+  template <class Try>
+  void Spin(const char* what, const Try& attempt) const {
+    for (const auto start = Clock::now(); !attempt();) {
+      CheckWaiting(what, Clock::time_point::max());
+      if (Clock::now() - start > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+
+  Place PlaceOf(const Message& message) {
+    const auto at = reinterpret_cast<CUdeviceptr>(message.bytes);
+    CUdeviceptr base = 0;
+    Place place{.process = getpid(), .gpu = gpu(), .bytes = message.count};
+    CheckDriver(Driver::Get().AddressRange(&base, nullptr, at), "looking for an allocation");
+    CheckDriver(Driver::Get().PointerAttribute(&place.allocation, CU_POINTER_ATTRIBUTE_BUFFER_ID, at), "looking for an allocation");
+    place.base = reinterpret_cast<std::byte*>(base);
+    place.offset = message.bytes - place.base;
+    if (place.allocation != offered_) {
+      CheckCuda(cudaIpcGetMemHandle(&offered_handle_, place.base), "offering memory to other processes");
+      offered_ = place.allocation;
+    }
+    place.handle = offered_handle_;
+    return place;
+  }
+
+  // The peer's buffer as this process sees it.
+  std::byte* Reach(Peer& peer, const Place& place) {
+    if (place.process == getpid()) return ReachWithin(place);
+    for (const auto& [allocation, base] : peer.mapped) {
+      if (allocation == place.allocation) return static_cast<std::byte*>(base) + place.offset;
+    }
+    if (peer.mapped.size() == kMapped) {
+      CheckCuda(cudaStreamSynchronize(peer.queue), "leaving a peer's memory");
+      CheckCuda(cudaIpcCloseMemHandle(peer.mapped.front().second), "leaving a peer's memory");
+      peer.mapped.erase(peer.mapped.begin());
+    }
+    void* base = nullptr;
+    CheckCuda(cudaIpcOpenMemHandle(&base, place.handle, cudaIpcMemLazyEnablePeerAccess), "reaching a peer's memory");
+    peer.mapped.emplace_back(place.allocation, base);
+    return static_cast<std::byte*>(base) + place.offset;
+  }
+
+  std::byte* ReachWithin(const Place& place) {
+    if (place.gpu != gpu() && std::ranges::find(reached_, place.gpu) == reached_.end()) {
+      const cudaError_t status = cudaDeviceEnablePeerAccess(place.gpu, 0);
+      if (status == cudaErrorPeerAccessAlreadyEnabled) {
+        cudaGetLastError();
+      } else {
+        CheckCuda(status, "reaching a peer's GPU");
+      }
+      reached_.push_back(place.gpu);
+    }
+    return place.base + place.offset;
+  }
+
+  const int64_t rank_, size_;
+  SharedMemory shared_;
+  std::ptrdiff_t shift_ = 0;  // from this process's addresses to the GPU's
+  std::vector<Peer> peers_;
+  std::vector<int> reached_;
+  unsigned long long offered_ = 0;
+  cudaIpcMemHandle_t offered_handle_{};
+  std::atomic<bool> aborted_ = false;
+};
+
+struct Whereabouts {
+  std::array<char, 64> host{};  // this boot of this machine, and its shared memory
+  std::array<char, 16> gpu{};
+};
+
+Whereabouts Here() {
+  Whereabouts here;
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  struct stat memory{};
+  if (stat("/dev/shm", &memory) == 0) boot += StrCat(" ", memory.st_dev);
+  boot.copy(here.host.data(), here.host.size() - 1);
+  int gpu = 0;
+  cudaDeviceProp properties{};
+  CheckCuda(cudaGetDevice(&gpu), "reading the current GPU");
+  CheckCuda(cudaGetDeviceProperties(&properties, gpu), "reading the GPU's properties");
+  std::memcpy(here.gpu.data(), &properties.uuid, here.gpu.size());
+  return here;
+}
+
+// Of the GPUs that this process sees.
+bool Reaches(const Whereabouts& there) {
+  int own = 0, count = 0;
+  CheckCuda(cudaGetDevice(&own), "reading the current GPU");
+  CheckCuda(cudaGetDeviceCount(&count), "counting GPUs");
+  for (int gpu = 0; gpu < count; ++gpu) {
+    cudaDeviceProp properties{};
+    CheckCuda(cudaGetDeviceProperties(&properties, gpu), "reading a GPU's properties");
+    if (std::memcmp(&properties.uuid, there.gpu.data(), there.gpu.size()) != 0) continue;
+    int can = gpu == own ? 1 : 0;
+    if (gpu != own) CheckCuda(cudaDeviceCanAccessPeer(&can, own, gpu), "asking for peer access");
+    return can != 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool CanCopyBetween(Communicator& host) {
+  const Whereabouts here = Here();
+  bool all = true;
+  for (const Whereabouts& there : host.GatherValues(here, {"StartLinks", "whereabouts"})) {
+    all = all && there.host == here.host && Reaches(there);
+  }
+  const auto verdicts = host.GatherValues(static_cast<char>(all ? 1 : 0), {"StartLinks", "peer access"});
+  return std::ranges::find(verdicts, 0) == verdicts.end();
+}
+
+GpuLinkFactory CopyLinks(Device& device) {
+  return [&compute = static_cast<CudaStream&>(*device.stream())](Communicator& host, const std::atomic<bool>& stop) {
+    return std::make_unique<CopyLink>(host, compute, stop);
+  };
+}
+
+}  // namespace weir

@@ -1,0 +1,14 @@
+#pragma once
+#include "backend/cuda/gpu_link.h"
+#include "backend/device.h"
+
+namespace weir {
+
+// Links between GPUs of one host that read and write each other's memory: a sender's copy engine writes into the receiver's
+// buffer, and no kernel takes multiprocessors from the products beside it. Ranks are processes or threads.
+GpuLinkFactory CopyLinks(Device& device);
+
+// Whether all ranks of `host` are on this host and `device` reaches the GPU of each. Collective.
+bool CanCopyBetween(Communicator& host);
+
+}  // namespace weir
