@@ -1,5 +1,5 @@
 #include "backend/cuda/cuda_error.h"
-#include "kernels/device/tensor_map.h"
+#include "kernels/device/tensor_map.cuh"
 
 namespace weir::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Weight gradients of experts in bfloat16 on tensor cores: one read and one write of the accumulator, whatever the units.
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
-#include "kernels/device/tensor_map.h"
+#include "kernels/device/tensor_map.cuh"
 #include "kernels/device/warpgroup.cuh"
 #include "kernels/experts/cuda.h"
 
