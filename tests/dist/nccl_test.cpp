@@ -245,7 +245,7 @@ TEST(CpuRanks, DoTheSame) {
 
 // Needs no GPU: what a round needs is planned.
 TEST(CudaPlans, TreeReduceGradientHoldsTwoRoundsOfAllRanks) {
-  for (const auto& [count, bytes] : {std::pair<int64_t, int64_t>{7, 2 * 2 * 4 * 4}, {int64_t{1} << 26, int64_t{2} * (4 << 20) * 2 * 4}}) {
+  for (const auto& [count, bytes] : {std::pair<int64_t, int64_t>{7, 2 * 2 * 4 * 4}, {int64_t{1} << 26, int64_t{2} * (16 << 20) * 2 * 4}}) {
     Graph graph;
     AddOp(graph, "TreeReduceGradient", {AddGradient(graph, "x.grad", count)}, {{"ranks", int64_t{2}}});
     const Node& node = *graph.outputs[0]->producer;
