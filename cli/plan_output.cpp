@@ -71,7 +71,7 @@ void PrintTried(const PlanSearch& search, std::ostream& out) {
 
 void PrintChosen(const PlanFindings& found, std::ostream& out) {
   if (found.chosen == nullptr) {
-    out << "no choice of these knobs fits; fewer tokens, more ranks or more memory are left (--max-tokens finds how many tokens fit)\n";
+    out << "no choice of these knobs fits; fewer tokens (--max-tokens finds how many), more ranks or more memory are left, and --leaves, which changes rounding: more allow smaller chunks of experts\n";
     return;
   }
   out << "fits with " << FormatBytes(found.chosen->device_bytes) << " device, " << FormatBytes(found.chosen->host_bytes) << " host, about "
