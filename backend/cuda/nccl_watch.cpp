@@ -182,10 +182,14 @@ void NcclWatch::DropFinished() {
 }
 
 void NcclWatch::AbortLinks() noexcept {
-  std::unique_lock issue(issue_, kPatience);
-  const std::lock_guard lock(mutex_);
-  links_aborted_ = true;
-  for (GpuLink* link : links_) link->Abort();
+  const std::unique_lock issue(issue_, kPatience);
+  std::vector<GpuLink*> links;
+  {
+    const std::lock_guard lock(mutex_);
+    links_aborted_ = true;
+    links = links_;
+  }
+  for (GpuLink* link : links) link->Abort();  // may take its time: others can say why meanwhile
 }
 
 }  // namespace weir

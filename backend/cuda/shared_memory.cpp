@@ -35,6 +35,7 @@ SharedMemory::SharedMemory(Communicator& host, size_t bytes) : size_(bytes) {
   int file = -1;
   if (makes) {
     std::snprintf(name.data(), name.size(), "/weir-%d-%p", static_cast<int>(getpid()), static_cast<void*>(this));
+    shm_unlink(name.data());  // of a process of the same number that was killed
     file = Open(name.data(), O_CREAT | O_EXCL | O_RDWR, bytes);
   }
   host.Broadcast(0, std::as_writable_bytes(std::span(name)), {"SharedMemory", "name"});
