@@ -51,7 +51,8 @@ struct Gate {
 struct ExpertRows {
   DType dtype;
   int64_t rows, h, i;
-  const int64_t *ids, *routes;  // a row's expert, which picks its bias, is ids[routes[row]]
+  const int64_t *ids, *routes;  // a row's expert, which picks its bias, is ids[routes[row]]; null
+                                // routes: ids[row], and rows in place of routes everywhere
   void *gate_up, *a;            // [rows, 2I], [rows, I]
   const float *gate_up_bias, *down_bias;
 };
@@ -88,7 +89,7 @@ struct UnitRun {
   const int64_t *row, *first;
   int64_t experts, begin, end, origin;
 };
-// Router weight weights[routes[row]] of each row; null = 1.
+// Router weight weights[routes[row]] of each row, weights[row] without routes; null weights = 1.
 struct RowWeights {
   const float* weights;
   const int64_t* routes;

@@ -14,13 +14,9 @@ cuda::Gate GateOf(const ExpertActivation& act) {
 CudaExpertBatch::CudaExpertBatch(const Shape& shape, WorkspaceLayout& layout) : shape_(shape) {
   const auto take = [&](int64_t width) { return layout.Take<std::byte>(At(shape_.rows * width)); };
   const ExpertLayer& layer = shape_.layer;
-  x_ = take(layer.h);
   gate_up_ = take(2 * layer.i);
   a_ = take(layer.i);
-  if (shape_.pass == ExpertsPass::kBackward) {
-    dy_ = take(layer.h);
-    da_ = take(layer.i);
-  }
+  if (shape_.pass == ExpertsPass::kBackward) da_ = take(layer.i);
   gemm_ = layout.Take<std::byte>(cuda::GemmWorkspaceBytes(shape_.dtype));
 }
 
@@ -56,26 +52,26 @@ cuda::ExpertRows CudaExpertBatch::View(const Rows& rows) const {
 
 void CudaExpertBatch::Forward(std::span<const ExpertRange> experts, const Rows& rows) {
   const int64_t h = shape_.layer.h, i = shape_.layer.i;
-  Multiply(experts, x_, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
+  Multiply(experts, rows.x, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
   cuda::GatedForward(View(rows), GateOf(shape_.layer.activation), queue_->stream);
-  Multiply(experts, a_, {&ExpertRange::down, true, h, i}, x_);
+  Multiply(experts, a_, {&ExpertRange::down, true, h, i}, rows.x);
 }
 
 // a holds the activation times the router's weight, so that dy^T a is ddown and dy stays as it
 // came.
 void CudaExpertBatch::Differentiate(std::span<const ExpertRange> experts, const Rows& rows,
-                                    const float* weights, float* dweights) {
+                                    float* dweights) {
   const int64_t h = shape_.layer.h, i = shape_.layer.i;
-  Multiply(experts, x_, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
-  Multiply(experts, dy_, {&ExpertRange::down, false, i, h}, da_);
+  Multiply(experts, rows.x, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
+  Multiply(experts, rows.dy, {&ExpertRange::down, false, i, h}, da_);
   cuda::GatedBackward(View(rows), GateOf(shape_.layer.activation),
-                      {.da = da_, .dy = dy_, .weights = weights, .dweights = dweights},
+                      {.da = da_, .dy = rows.dy, .weights = rows.weights, .dweights = dweights},
                       queue_->stream);
 }
 
-void CudaExpertBatch::InputGradient(std::span<const ExpertRange> experts) {
+void CudaExpertBatch::InputGradient(std::span<const ExpertRange> experts, const Rows& rows) {
   Multiply(experts, gate_up_, {&ExpertRange::gate_up, false, shape_.layer.h, 2 * shape_.layer.i},
-           x_);
+           rows.x);
 }
 
 void CudaExpertBatch::AddUnits(const UnitBatch& batch, const std::byte* dy, int64_t outputs,
@@ -102,7 +98,7 @@ void CudaExpertBatch::AddUnits(const UnitBatch& batch, const std::byte* dy, int6
   }
 }
 
-void CudaExpertBatch::SumWeightGradients(const UnitBatch& all, const cuda::RowWeights& weights,
+void CudaExpertBatch::SumWeightGradients(const UnitBatch& all, const Rows& rows,
                                          const ExpertGradients& out) {
   if (all.units.empty()) return;
   const int64_t h = shape_.layer.h, i = shape_.layer.i;
@@ -113,14 +109,15 @@ void CudaExpertBatch::SumWeightGradients(const UnitBatch& all, const cuda::RowWe
   const auto of = [&](float* gradient, int64_t size) {
     return gradient == nullptr ? nullptr : gradient + skipped * size;
   };
-  AddUnits(batch, gate_up_, 2 * i, x_, h, of(out.gate_up, 2 * i * h));
-  AddUnits(batch, dy_, h, a_, i, of(out.down, h * i));
+  AddUnits(batch, gate_up_, 2 * i, rows.x, h, of(out.gate_up, 2 * i * h));
+  AddUnits(batch, rows.dy, h, a_, i, of(out.down, h * i));
   if (out.gate_up_bias != nullptr) {
-    cuda::SumBias(batch.run, gate_up_, shape_.dtype, {nullptr, weights.routes}, 2 * i,
+    cuda::SumBias(batch.run, gate_up_, shape_.dtype, {nullptr, nullptr}, 2 * i,
                   of(out.gate_up_bias, 2 * i), queue_->stream);
   }
   if (out.down_bias != nullptr) {
-    cuda::SumBias(batch.run, dy_, shape_.dtype, weights, h, of(out.down_bias, h), queue_->stream);
+    cuda::SumBias(batch.run, rows.dy, shape_.dtype, {rows.weights, rows.routes}, h,
+                  of(out.down_bias, h), queue_->stream);
   }
 }
 

@@ -25,8 +25,8 @@ struct UnitBatch {
   std::span<const RowBlock> units;
 };
 
-// Rows on their way through their experts on one GPU: buffers, and the products of each expert's
-// rows with cuBLASLt. A row has the same bits in any batch.
+// Rows on their way through their experts on one GPU: what lies between x and y, and the products
+// of each expert's rows with cuBLASLt. A row has the same bits in any batch.
 class CudaExpertBatch {
  public:
   struct Shape {
@@ -35,29 +35,27 @@ class CudaExpertBatch {
     DType dtype;  // of rows
     ExpertsPass pass;
   };
-  // What rows refer to: see cuda::ExpertRows; biases are those of all experts.
+  // The rows and what they refer to: see cuda::ExpertRows; biases are those of all experts. Router
+  // weights are by route, as dweights.
   struct Rows {
     int64_t count;
+    std::byte* x;         // becomes y, or dx
+    const std::byte* dy;  // backward
     const int64_t *ids, *routes;
-    const float *gate_up_bias, *down_bias;
+    const float *gate_up_bias, *down_bias, *weights;
   };
   CudaExpertBatch(const Shape& shape, WorkspaceLayout& layout);
-
-  std::byte* x() const { return x_; }
-  std::byte* dy() const { return dy_; }
 
   // Launches on `queue`; matrices are of type `weights`.
   void Bind(CudaStream& queue, DType weights) { queue_ = &queue, weights_ = weights; }
   // x becomes down act(gate_up x + bias), without down's bias.
   void Forward(std::span<const ExpertRange> experts, const Rows& rows);
-  // From x and dy: what the calls below need, and dweights (see cuda::GatedBackward).
-  void Differentiate(std::span<const ExpertRange> experts, const Rows& rows, const float* weights,
-                     float* dweights);
+  // What the calls below need, and dweights (see cuda::GatedBackward).
+  void Differentiate(std::span<const ExpertRange> experts, const Rows& rows, float* dweights);
   // Adds whole units; any gradient may be null.
-  void SumWeightGradients(const UnitBatch& units, const cuda::RowWeights& weights,
-                          const ExpertGradients& out);
+  void SumWeightGradients(const UnitBatch& units, const Rows& rows, const ExpertGradients& out);
   // x becomes dx.
-  void InputGradient(std::span<const ExpertRange> experts);
+  void InputGradient(std::span<const ExpertRange> experts, const Rows& rows);
 
  private:
   struct Operand {
@@ -73,7 +71,7 @@ class CudaExpertBatch {
   int64_t At(int64_t elements) const { return BytesOf(shape_.dtype, elements); }
 
   const Shape shape_;
-  std::byte *x_, *gate_up_, *a_, *dy_ = nullptr, *da_ = nullptr, *gemm_;
+  std::byte *gate_up_, *a_, *da_ = nullptr, *gemm_;
   CudaStream* queue_ = nullptr;
   DType weights_ = DType::kUndefined;
 };

@@ -82,6 +82,10 @@ CudaExperts::Buffers::Buffers(const CudaExpertsShape& shape, const CudaExpertBat
             .routes = layout.Take<int64_t>(rows.rows),
             .row_at = layout.Take<int64_t>(rows.rows),
             .tiles = layout.Take<int32_t>(cuda::RouteTiles(rows.rows) * shape.s.e)},
+      x(layout.Take<std::byte>(BytesOf(rows.dtype, rows.rows * shape.s.h))),
+      dy(rows.pass == ExpertsPass::kForward
+             ? nullptr
+             : layout.Take<std::byte>(BytesOf(rows.dtype, rows.rows * shape.s.h))),
       batch(rows, layout) {}
 
 int64_t CudaExperts::WorkspaceBytes(const CudaExpertsShape& shape, DType dtype, ExpertsPass pass) {
@@ -146,10 +150,13 @@ void CudaExperts::Sort(const Chunk& chunk) {
 
 CudaExpertBatch::Rows CudaExperts::RowsOf(const Chunk& chunk) const {
   return {.count = chunk.routes.routes(),
+          .x = b_.x,
+          .dy = b_.dy,
           .ids = c_.inputs[1].data<int64_t>(),
           .routes = b_.table.routes,
           .gate_up_bias = Floats(5),
-          .down_bias = Floats(6)};
+          .down_bias = Floats(6),
+          .weights = Floats(2)};
 }
 
 void CudaExperts::Gather(const Chunk& chunk, const Tensor& from, std::byte* to) {
@@ -161,7 +168,7 @@ void CudaExperts::Fold(const Chunk& chunk, const float* weights, const float* bi
                        const Tensor& out) {
   cuda::FoldSlots({.dtype = dtype_,
                    .h = s_.h,
-                   .home = b_.batch.x(),
+                   .home = b_.x,
                    .row_at = b_.table.row_at,
                    .routes = b_.table.routes,
                    .ids = c_.inputs[1].data<int64_t>(),
@@ -176,7 +183,7 @@ void CudaExperts::Forward() {
   if (s_.k == 0) Fill(c_.outputs[0].bytes, 0, c_.outputs[0].size_bytes(), queue_);
   for (const Chunk& chunk : chunks_) {
     Sort(chunk);
-    Gather(chunk, c_.inputs[0], b_.batch.x());
+    Gather(chunk, c_.inputs[0], b_.x);
     b_.batch.Forward(chunk.experts, RowsOf(chunk));
     Fold(chunk, Floats(2), Floats(6), c_.outputs[0]);
   }
@@ -188,17 +195,17 @@ void CudaExperts::Backward() {
   if (s_.k == 0) Fill(c_.outputs[0].bytes, 0, c_.outputs[0].size_bytes(), queue_);
   for (const Chunk& chunk : chunks_) {
     Sort(chunk);
-    Gather(chunk, c_.inputs[0], b_.batch.x());
-    Gather(chunk, c_.inputs[7], b_.batch.dy());
-    b_.batch.Differentiate(chunk.experts, RowsOf(chunk), Floats(2), c_.outputs[1].data<float>());
+    Gather(chunk, c_.inputs[0], b_.x);
+    Gather(chunk, c_.inputs[7], b_.dy);
+    b_.batch.Differentiate(chunk.experts, RowsOf(chunk), c_.outputs[1].data<float>());
     const cuda::UnitRun run{.row = b_.units + chunk.table.row,
                             .first = b_.units + chunk.table.first,
                             .experts = s_.e,
                             .begin = 0,
                             .end = std::ssize(chunk.units),
                             .origin = 0};
-    b_.batch.SumWeightGradients({run, chunk.units}, {Floats(2), b_.table.routes}, out);
-    b_.batch.InputGradient(chunk.experts);
+    b_.batch.SumWeightGradients({run, chunk.units}, RowsOf(chunk), out);
+    b_.batch.InputGradient(chunk.experts, RowsOf(chunk));
     Fold(chunk, nullptr, nullptr, c_.outputs[0]);
   }
 }

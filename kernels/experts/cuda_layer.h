@@ -43,7 +43,8 @@ class CudaExperts {
   struct Buffers {
     int64_t *counts, *units;  // [leaves, E] and one more; unit tables of all chunks
     cuda::RouteTable table;
-    CudaExpertBatch batch;  // a chunk
+    std::byte *x, *dy;  // rows of a chunk
+    CudaExpertBatch batch;
     Buffers(const CudaExpertsShape& shape, const CudaExpertBatch::Shape& batch,
             WorkspaceLayout& layout);
   };

@@ -47,6 +47,9 @@ struct Pair {
   }
 };
 
+__device__ int64_t RouteAt(const int64_t* routes, int64_t row) {
+  return routes == nullptr ? row : routes[row];
+}
 __device__ float BiasAt(const float* bias, int64_t at) { return bias == nullptr ? 0.0f : bias[at]; }
 
 template <class T, int kSize>
@@ -56,7 +59,8 @@ __global__ void GatedForwardKernel(ExpertRows x, Gate gate) {
   const int64_t packs = x.i / kSize;
   for (int64_t at = FirstIndex(); at < x.rows * packs; at += IndexStride()) {
     const int64_t row = at / packs, j = at % packs * kSize;
-    const int64_t bias = x.gate_up_bias == nullptr ? 0 : x.ids[x.routes[row]] * 2 * x.i + j;
+    const int64_t bias =
+        x.gate_up_bias == nullptr ? 0 : x.ids[RouteAt(x.routes, row)] * 2 * x.i + j;
     const auto g = *reinterpret_cast<const Pack<T, kSize>*>(gate_up + row * 2 * x.i + j);
     const auto u = *reinterpret_cast<const Pack<T, kSize>*>(gate_up + row * 2 * x.i + x.i + j);
     Pack<T, kSize> out;
@@ -78,7 +82,8 @@ __global__ void __launch_bounds__(kThreads)
     GatedBackwardKernel(ExpertRows x, Gate gate, GatedGradient grad) {
   using Values = Pack<T, kSize>;
   for (int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
-    const int64_t route = x.routes[row], expert = x.ids[route];
+    const int64_t route = RouteAt(x.routes, row);
+    const int64_t expert = x.ids == nullptr ? 0 : x.ids[route];
     const float weight = grad.weights[route];
     T* gate_up = static_cast<T*>(x.gate_up) + row * 2 * x.i;
     T* a = static_cast<T*>(x.a) + row * x.i;
@@ -173,7 +178,7 @@ __global__ void SumBiasKernel(UnitRun units, const T* rows, RowWeights w, int64_
       float sum = 0;
       for (int64_t row = units.row[unit] - units.origin; row < units.row[unit + 1] - units.origin;
            ++row) {
-        const float weight = w.weights == nullptr ? 1.0f : w.weights[w.routes[row]];
+        const float weight = w.weights == nullptr ? 1.0f : w.weights[RouteAt(w.routes, row)];
         sum = fmaf(weight, ToFloat(rows[row * width + j]), sum);
       }
       total += sum;

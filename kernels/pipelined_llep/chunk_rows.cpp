@@ -59,7 +59,7 @@ ChunkRows::ChunkRows(const LlepKnobs& knobs, std::span<const int64_t> counts,
     int64_t row = units[u].first;
     for (size_t source = 0; source < each_source; ++source) {
       const int64_t rows = away_slices[u * each_source + source];
-      if (rows > 0) away.push_back({units[u].unit->expert, row, next[source], rows});
+      if (rows > 0) away.push_back({static_cast<int64_t>(source), row, next[source], rows});
       row += rows;
       next[source] += rows;
     }

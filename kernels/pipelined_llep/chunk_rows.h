@@ -29,7 +29,7 @@ struct ChunkRows {
   };
   // A unit's rows from one source: consecutive rows of the compute order and away.
   struct AwayRun {
-    int64_t expert, row, away, rows;
+    int64_t source, row, away, rows;
   };
 
   const LlepChunk* chunk;

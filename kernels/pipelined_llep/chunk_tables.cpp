@@ -1,13 +1,75 @@
 #include "kernels/pipelined_llep/chunk_tables.h"
 
 #include <algorithm>
+#include <map>
 
 namespace weir {
 namespace {
 
 constexpr int64_t kRunWords = sizeof(RowRun) / sizeof(int64_t);
+// Transfers of a rank in one exchange: what moves them has a limit of about twice that.
+constexpr int64_t kMostTransfers = 1024;
 
 int64_t MostHeld(const LlepKnobs& knobs) { return DivCeil(knobs.experts, knobs.ranks); }
+
+void Join(std::vector<RowRun>& runs, const RowRun& run) {
+  if (!runs.empty() && runs.back().from + runs.back().rows == run.from &&
+      runs.back().to + runs.back().rows == run.to && runs.back().expert == run.expert) {
+    runs.back().rows += run.rows;
+  } else {
+    runs.push_back(run);
+  }
+}
+
+// One rank's rows of one chunk, as places of the array.
+class Placer {
+ public:
+  Placer(const DispatchShape& shape, const ChunkRows& rows, int64_t rank)
+      : shape_(shape), rows_(rows), rank_(rank) {}
+
+  std::vector<RowRun> place;
+  std::vector<RowExchange> exchanges;
+
+  // Units are dealt to exchanges alike on all ranks: a rank sends or takes at most one message of
+  // each source per unit.
+  void Run() {
+    const std::vector<LlepUnit>& units = rows_.chunk->units;
+    const int64_t most = std::max<int64_t>(1, kMostTransfers / shape_.knobs.ranks);
+    exchanges.resize(static_cast<size_t>(DivCeil(std::ssize(units), most)));
+    const auto exchange = [&](const LlepUnit* unit) -> RowExchange& {
+      return exchanges[static_cast<size_t>((unit - units.data()) / most)];
+    };
+    int64_t own = 0;  // rows that leave come before
+    for (int64_t r = 0; r < rank_; ++r) own += rows_.sent[static_cast<size_t>(r)];
+    const int64_t stay = rows_.sent[static_cast<size_t>(rank_)];
+    std::map<const LlepUnit*, int64_t> kept;  // this rank's own rows in a unit that it computes
+    auto away = rows_.away.begin();
+    for (const ChunkRows::Unit& unit : rows_.units) {
+      for (; away != rows_.away.end() && away->row < unit.end(); ++away) {
+        const int64_t row = shape_.home_rows() + away->row;
+        if (away->source == rank_) {
+          kept[unit.unit] = row;
+        } else {
+          exchange(unit.unit).coming.push_back({away->source, row, away->rows});
+        }
+      }
+    }
+    for (const ChunkRows::HomeRun& run : rows_.home) {
+      int64_t to = run.home < own ? run.home : run.home - stay;
+      if (run.unit->rank == rank_) {
+        to = kept.at(run.unit);
+      } else {
+        exchange(run.unit).leaving.push_back({run.unit->rank, to, run.rows});
+      }
+      Join(place, {run.sorted, to, run.rows, run.unit->expert});
+    }
+  }
+
+ private:
+  const DispatchShape& shape_;
+  const ChunkRows& rows_;
+  const int64_t rank_;
+};
 
 }  // namespace
 
@@ -20,49 +82,40 @@ ChunkTables::ChunkTables(const DispatchShape& shape, std::span<const ChunkRows> 
   const int64_t first = knobs.FirstExpert(rank), held = knobs.FirstExpert(rank + 1) - first;
   for (const ChunkRows& rows : chunks) {
     const int64_t begin = position(rows.chunk->first_leaf);
-    Chunk chunk{
-        begin, position(rows.chunk->end_leaf) - begin, AppendHome(rows), AppendAway(rows), {}, {}};
+    Placer placer(shape, rows, rank);
+    placer.Run();
+    Chunk chunk{begin,
+                position(rows.chunk->end_leaf) - begin,
+                AppendRuns(placer.place),
+                {},
+                {},
+                {},
+                std::move(placer.exchanges)};
+    std::vector<RowRun> experts;
     for (const ChunkRows::Unit& unit : rows.units) {
       chunk.units.push_back({unit.unit->expert - first, unit.first, unit.end()});
+      Join(experts, {unit.first, unit.first, unit.unit->rows(), unit.unit->expert});
     }
+    chunk.experts = AppendRuns(experts);
     chunk.table = AppendUnits(chunk.units, 0, held, words_);
     chunks_.push_back(std::move(chunk));
   }
 }
 
-void ChunkTables::Append(const RowRun& run) {
-  words_.insert(words_.end(), {run.from, run.to, run.rows, run.expert});
-}
-
-ChunkTables::Runs ChunkTables::AppendHome(const ChunkRows& rows) {
-  std::vector<RowRun> merged;
-  for (const ChunkRows::HomeRun& run : rows.home) {
-    if (!merged.empty() && merged.back().from + merged.back().rows == run.sorted &&
-        merged.back().to + merged.back().rows == run.home) {
-      merged.back().rows += run.rows;
-    } else {
-      merged.push_back({run.sorted, run.home, run.rows, run.unit->expert});
-    }
-  }
-  if (merged.size() == 1) merged.clear();  // all rows, from 0 on
-  const Runs runs{std::ssize(words_), std::ssize(merged)};
-  for (const RowRun& run : merged) Append(run);
-  return runs;
-}
-
-ChunkTables::Runs ChunkTables::AppendAway(const ChunkRows& rows) {
-  const Runs runs{std::ssize(words_), std::ssize(rows.away)};
-  for (const ChunkRows::AwayRun& run : rows.away) Append({run.row, run.away, run.rows, run.expert});
-  return runs;
+ChunkTables::Runs ChunkTables::AppendRuns(std::span<const RowRun> runs) {
+  const Runs appended{std::ssize(words_), std::ssize(runs)};
+  for (const RowRun& run : runs)
+    words_.insert(words_.end(), {run.from, run.to, run.rows, run.expert});
+  return appended;
 }
 
 // An expert's rows in a leaf end at least one unit, every unit_rows of all rows end another; a unit
-// is a run at home and one of each source away.
+// is at most a run of either kind.
 int64_t ChunkTables::MaxWords(const DispatchShape& shape) {
   const LlepKnobs& knobs = shape.knobs;
   const int64_t rows = knobs.ranks * knobs.top_k * knobs.max_tokens;
   const int64_t units = std::min(rows, knobs.experts * knobs.leaves + rows / knobs.unit_rows);
-  return (1 + knobs.ranks) * units * kRunWords + UnitTableWords(units, 0) +
+  return 2 * units * kRunWords + UnitTableWords(units, 0) +
          knobs.leaves * UnitTableWords(0, MostHeld(knobs));
 }
 

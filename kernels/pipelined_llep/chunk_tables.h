@@ -8,9 +8,23 @@
 
 namespace weir {
 
-// Row from + i is row to + i of another order, i < rows, and belongs to `expert`.
+// On a device a chunk's rows lie in one array: first the rows of this rank's tokens that leave, by
+// (rank that computes, expert, leaf, unit, token, slot), then, from shape.home_rows() on, the rows
+// that this rank computes, in canonical order. A token's rows that its own rank computes are put
+// there at once; the others travel in one message per unit and source.
+
+// Row from + i of one order is row to + i of another, i < rows, and belongs to `expert`.
 struct RowRun {
   int64_t from, to, rows, expert;
+};
+
+// Rows [row, row + rows) of the array, to or from a peer.
+struct RowMessage {
+  int64_t peer, row, rows;
+};
+// What travels at once: messages of a pair of ranks are matched in order.
+struct RowExchange {
+  std::vector<RowMessage> leaving, coming;
 };
 
 // What a device needs to know of all chunks of a launch, as one array of integers that is uploaded
@@ -22,11 +36,11 @@ class ChunkTables {
   };
   struct Chunk {
     int64_t first, tokens;  // positions of this rank's tokens in leaf order
-    Runs home;              // sorted row -> home row; none when they are the same
-    Runs away;              // row of the compute order -> away row
+    Runs place;             // row sorted by (expert, leaf, token, slot) -> row of the array
+    Runs experts;           // by computed row
     UnitTable table;
-    std::vector<RowBlock>
-        units;  // rows of the compute order; experts counted from this rank's first
+    std::vector<RowBlock> units;  // computed rows; experts counted from this rank's first
+    std::vector<RowExchange> exchanges;
   };
 
   ChunkTables(const DispatchShape& shape, std::span<const ChunkRows> chunks, int64_t rank);
@@ -36,9 +50,7 @@ class ChunkTables {
   static int64_t MaxWords(const DispatchShape& shape);  // whatever the routing
 
  private:
-  Runs AppendHome(const ChunkRows& rows);
-  Runs AppendAway(const ChunkRows& rows);
-  void Append(const RowRun& run);
+  Runs AppendRuns(std::span<const RowRun> runs);
 
   std::vector<int64_t> words_;
   std::vector<Chunk> chunks_;

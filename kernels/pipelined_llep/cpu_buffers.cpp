@@ -4,7 +4,7 @@ namespace weir {
 
 std::vector<ChunkRoutes> MakeRoutes(const DispatchShape& shape, WorkspaceLayout& layout) {
   std::vector<ChunkRoutes> routes;
-  for (size_t set = 0; set < ChunkDispatch::Sets(shape); ++set) routes.emplace_back(shape, layout);
+  for (size_t set = 0; set < BufferSets(shape); ++set) routes.emplace_back(shape, layout);
   return routes;
 }
 

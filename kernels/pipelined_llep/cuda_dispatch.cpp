@@ -10,16 +10,9 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kCudaBatchRows = 16384;       // rows whose intermediates live at once
-constexpr int64_t kLeastRows = 4096;            // worth a batch of its own
-constexpr size_t kX = 0, kWeight = 1, kDy = 2;  // lanes; x and weight return as dx and dweight
+constexpr int64_t kCudaBatchRows = 16384;  // rows whose intermediates live at once
+constexpr int64_t kLeastRows = 4096;       // worth a batch of its own
 constexpr const char* kWhere = "PipelinedLlep";
-
-std::vector<int64_t> LaneBytes(const DispatchShape& s, const CudaExpertBatch::Shape& batch) {
-  const int64_t row = BytesOf(batch.dtype, s.layer.h);
-  if (batch.pass == ExpertsPass::kForward) return {row};
-  return {row, sizeof(float), row};
-}
 
 std::vector<int64_t> PartBytes(const DispatchShape& s, DType weights) {
   return {BytesOf(weights, 2 * s.layer.i * s.layer.h), BytesOf(weights, s.layer.h * s.layer.i)};
@@ -46,17 +39,21 @@ CudaDispatch::Buffers::Buffers(const DispatchShape& s, const Has& has,
       first(layout.Take<int64_t>(s.knobs.experts + 1)),
       place(layout.Take<int64_t>(s.home_rows())),
       tiles(layout.Take<int32_t>(cuda::RouteTiles(s.home_rows()) * s.knobs.experts)),
-      away_row(layout.Take<int64_t>(s.rows)),
       expert_at(layout.Take<int64_t>(s.rows)),
       gate_up_bias(TakeIf<float>(has.gate_up_bias, s.knobs.experts * 2 * s.layer.i, layout)),
       down_bias(TakeIf<float>(has.down_bias, s.knobs.experts * s.layer.h, layout)),
       dweights(TakeIf<float>(rows.pass == ExpertsPass::kBackward, s.rows, layout)),
-      dispatch(s, LaneBytes(s, rows), rows.pass == ExpertsPass::kForward ? 1 : 2, layout),
       bank(s, PartBytes(s, has.weights), layout),
       partials(s.layer, s.foreign_slots > 0 ? has.gradients : ExpertGradients{}, layout),
       batch(rows, layout) {
-  for (size_t set = 0; set < ChunkDispatch::Sets(s); ++set) {
-    home.push_back({layout.Take<int64_t>(s.home_rows()), layout.Take<int64_t>(s.home_rows())});
+  const bool backward = rows.pass == ExpertsPass::kBackward;
+  const int64_t all = s.home_rows() + s.rows, bytes = BytesOf(rows.dtype, all * s.layer.h);
+  for (size_t set = 0; set < BufferSets(s); ++set) {
+    sets.push_back({.routes = layout.Take<int64_t>(all),
+                    .row_at = layout.Take<int64_t>(s.home_rows()),
+                    .x = layout.Take<std::byte>(bytes),
+                    .dy = TakeIf<std::byte>(backward, bytes, layout),
+                    .weights = TakeIf<float>(backward, all, layout)});
   }
 }
 
@@ -84,13 +81,12 @@ CudaDispatch::CudaDispatch(KernelContext& c, ExpertsPass pass)
       layout_(c.workspace.data()),
       out_(backward() ? CudaGradientOutputs(c) : ExpertGradients{}),
       b_(s_, {c.inputs[3].dtype, c.has(5), c.has(6), out_}, BatchShape(s_, dtype_, pass), layout_),
-      counts_(Counts()) {
+      counts_(Counts()),
+      plan_(c, s_, counts_) {
   b_.batch.Bind(queue_, c.inputs[3].dtype);
-  b_.dispatch.Plan(c, counts_);
-  tables_.emplace(s_, b_.dispatch.chunks(), b_.dispatch.rank());
+  tables_.emplace(s_, plan_.chunks(), plan_.rank());
   Upload(tables_->words(), b_.words);
-  b_.bank.Start(b_.dispatch.communicator(), b_.dispatch.plan(),
-                {c.inputs[3].bytes, c.inputs[4].bytes});
+  b_.bank.Start(plan_.group(), plan_.plan(), {c.inputs[3].bytes, c.inputs[4].bytes});
   StartBias(5, b_.gate_up_bias);
   StartBias(6, b_.down_bias);
 }
@@ -135,83 +131,111 @@ void CudaDispatch::StartBias(size_t input, float* all) {
   std::vector<int64_t> held;
   for (int64_t rank = 0; rank < s_.knobs.ranks; ++rank)
     held.push_back(bytes * (s_.knobs.FirstExpert(rank + 1) - s_.knobs.FirstExpert(rank)));
-  biases_.push_back(b_.dispatch.communicator()->StartAllGatherV(
+  biases_.push_back(plan_.group()->StartAllGatherV(
       {own.bytes, static_cast<size_t>(own.size_bytes())},
       {reinterpret_cast<std::byte*>(all), static_cast<size_t>(bytes * s_.knobs.experts)}, held,
       {"GatherBiases", c_.node.in(input)->name}));
 }
 
 void CudaDispatch::Run() {
-  b_.dispatch.Run(*this);
+  RunChunks(plan_.chunks().size(), b_.sets.size(), *this);
   WaitForWeights();
 }
 
 void CudaDispatch::WaitForWeights() {
   b_.bank.Wait();
-  for (auto& ticket : biases_) b_.dispatch.communicator()->Wait(std::move(ticket));
+  for (auto& ticket : biases_) plan_.group()->Wait(std::move(ticket));
   biases_.clear();
 }
 
-const ChunkTables::Chunk& CudaDispatch::TableOf(const ChunkBuffers& chunk) const {
-  return tables_->chunks()[static_cast<size_t>(chunk.rows - b_.dispatch.chunks().data())];
-}
-
-cuda::RouteChunk CudaDispatch::RoutesOf(const ChunkBuffers& chunk) const {
+cuda::RouteChunk CudaDispatch::RoutesOf(size_t chunk) const {
   const ChunkTables::Chunk& table = TableOf(chunk);
   return {{s_.n, s_.knobs.leaves}, table.first, table.tokens, s_.k, s_.knobs.experts};
 }
 
-void CudaDispatch::Pack(ChunkBuffers& chunk) {
-  const Home& home = b_.home[chunk.set];
-  const ChunkTables::Runs& runs = TableOf(chunk).home;
+cuda::SlotPlaces CudaDispatch::SlotsOf(size_t chunk) {
+  return {TableOf(chunk).tokens, s_.k, SetOf(chunk).row_at, SetOf(chunk).routes};
+}
+
+void CudaDispatch::Exchange(size_t chunk, Way way, std::byte* rows, int64_t row_bytes) {
+  const bool arrival = way == Way::kArrival;
+  const auto bytes = [&](const RowMessage& m) {
+    return std::span(rows + m.row * row_bytes, static_cast<size_t>(m.rows * row_bytes));
+  };
+  for (const RowExchange& exchange : TableOf(chunk).exchanges) {
+    std::vector<Communicator::Outgoing> send;
+    std::vector<Communicator::Incoming> receive;
+    for (const RowMessage& m : arrival ? exchange.leaving : exchange.coming)
+      send.push_back({m.peer, bytes(m)});
+    for (const RowMessage& m : arrival ? exchange.coming : exchange.leaving)
+      receive.push_back({m.peer, bytes(m)});
+    SetOf(chunk).tickets.push_back(plan_.group()->StartExchange(
+        send, receive, {arrival ? "DispatchRows" : "ReturnRows", plan_.tensor()}));
+  }
+}
+
+void CudaDispatch::Wait(Set& set) {
+  for (auto& ticket : set.tickets) plan_.group()->Wait(std::move(ticket));
+  set.tickets.clear();
+}
+
+void CudaDispatch::Begin(size_t chunk) {
+  const Set& set = SetOf(chunk);
+  const ChunkTables::Runs& runs = TableOf(chunk).place;
   cuda::ExpandRuns(b_.words + runs.at, runs.count, b_.place, nullptr, queue_.stream);
   cuda::SortRoutes(c_.inputs[1].data<int64_t>(), RoutesOf(chunk),
                    {.first = b_.first,
-                    .routes = home.routes,
-                    .row_at = home.row_at,
+                    .routes = set.routes,
+                    .row_at = set.row_at,
                     .tiles = b_.tiles,
-                    .place = runs.count == 0 ? nullptr : b_.place},
+                    .place = b_.place},
                    queue_.stream);
-  const auto pack = [&](size_t lane, size_t input) {
-    cuda::GatherRows(c_.inputs[input].bytes, home.routes, chunk.rows->home_rows, s_.k,
-                     chunk.lanes[lane].row_bytes, chunk.lanes[lane].home, queue_.stream);
-  };
-  pack(kX, 0);
+  const cuda::SlotPlaces slots = SlotsOf(chunk);
+  cuda::PackRows(slots, c_.inputs[0].bytes, row_bytes(), set.x, queue_.stream);
+  if (backward()) {
+    cuda::PackRows(slots, c_.inputs[7].bytes, row_bytes(), set.dy, queue_.stream);
+    cuda::PackSlots(slots, Floats(2), set.weights, queue_.stream);
+  }
+  Exchange(chunk, Way::kArrival, set.x, row_bytes());
   if (!backward()) return;
-  pack(kDy, 7);
-  cuda::GatherFloats(Floats(2), home.routes, chunk.rows->home_rows,
-                     reinterpret_cast<float*>(chunk.lanes[kWeight].home), queue_.stream);
+  Exchange(chunk, Way::kArrival, set.dy, row_bytes());
+  Exchange(chunk, Way::kArrival, reinterpret_cast<std::byte*>(set.weights), sizeof(float));
 }
 
-void CudaDispatch::Unpack(ChunkBuffers& chunk) {
-  const Home& home = b_.home[chunk.set];
+void CudaDispatch::End(size_t chunk) {
+  Set& set = SetOf(chunk);
+  Wait(set);
   cuda::FoldSlots({.dtype = dtype_,
                    .h = s_.layer.h,
-                   .home = chunk.lanes[kX].home,
-                   .row_at = home.row_at,
-                   .routes = home.routes,
+                   .home = set.x,
+                   .row_at = set.row_at,
+                   .routes = set.routes,
                    .ids = c_.inputs[1].data<int64_t>(),
                    .weights = backward() ? nullptr : Floats(2),
                    .bias = backward() ? nullptr : b_.down_bias,
                    .out = c_.outputs[0].bytes},
                   RoutesOf(chunk), queue_.stream);
-  if (!backward()) return;
-  cuda::ScatterFloats(reinterpret_cast<const float*>(chunk.lanes[kWeight].home), home.routes,
-                      chunk.rows->home_rows, c_.outputs[1].data<float>(), queue_.stream);
+  if (backward())
+    cuda::UnpackSlots(SlotsOf(chunk), set.weights, c_.outputs[1].data<float>(), queue_.stream);
 }
 
-void CudaDispatch::Compute(ChunkBuffers& chunk, const std::function<void()>& halfway) {
+void CudaDispatch::Compute(size_t chunk, const std::function<void()>& halfway) {
   WaitForWeights();
-  chunk_ = &chunk;
-  const ChunkTables::Runs& runs = TableOf(chunk).away;
-  cuda::ExpandRuns(b_.words + runs.at, runs.count, b_.away_row, b_.expert_at, queue_.stream);
-  if (backward()) return Differentiate(halfway);
-  const Units all(chunk.rows->units);
-  RunBatches({&all, 1}, halfway, [&](Units batch) {
-    Load(batch, kX, b_.batch.x());
-    b_.batch.Forward(Experts(batch), RowsOf(batch));
-    Store(batch);
-  });
+  chunk_ = chunk;
+  Set& set = SetOf(chunk);
+  Wait(set);
+  const ChunkTables::Runs& experts = TableOf(chunk).experts;
+  cuda::ExpandRuns(b_.words + experts.at, experts.count, nullptr, b_.expert_at, queue_.stream);
+  if (backward()) {
+    Differentiate(chunk, halfway);
+  } else {
+    const Units all(plan_.chunks()[chunk].units);
+    RunBatches({&all, 1}, halfway,
+               [&](Units batch) { b_.batch.Forward(Experts(batch), RowsOf(batch)); });
+  }
+  Exchange(chunk, Way::kReturn, set.x, row_bytes());
+  if (backward())
+    Exchange(chunk, Way::kReturn, reinterpret_cast<std::byte*>(set.weights), sizeof(float));
 }
 
 // Calls `halfway`, if any, before the second half of the batches.
@@ -230,9 +254,10 @@ void CudaDispatch::RunBatches(std::span<const Units> runs, const std::function<v
 }
 
 // All ranks reach the same step with the same exchanges behind them.
-void CudaDispatch::Differentiate(const std::function<void()>& halfway) {
-  Communicator& group = *b_.dispatch.communicator();
-  const auto steps = FoldSteps(s_.knobs, *chunk_->rows, b_.dispatch.rank(), kLeastRows);
+void CudaDispatch::Differentiate(size_t chunk, const std::function<void()>& halfway) {
+  Communicator& group = *plan_.group();
+  const ChunkRows& rows = plan_.chunks()[chunk];
+  const auto steps = FoldSteps(s_.knobs, rows, plan_.rank(), kLeastRows);
   const auto add = [&](float* sum, const float* partial, int64_t floats) {
     cuda::Accumulate(sum, partial, floats, queue_.stream);
   };
@@ -253,10 +278,9 @@ void CudaDispatch::Differentiate(const std::function<void()>& halfway) {
     }
   }
   b_.partials.WaitRound(group);
-  const Lane& weights = chunk_->lanes[kWeight];
-  if (chunk_->rows->away_rows == 0) return;
-  CheckCuda(cudaMemcpyAsync(weights.away, b_.dweights,
-                            static_cast<size_t>(chunk_->rows->away_rows * weights.row_bytes),
+  if (rows.away_rows == 0) return;
+  CheckCuda(cudaMemcpyAsync(SetOf(chunk).weights + s_.home_rows(), b_.dweights,
+                            static_cast<size_t>(rows.away_rows) * sizeof(float),
                             cudaMemcpyDeviceToDevice, queue_.stream),
             kWhere);
 }
@@ -271,27 +295,23 @@ void CudaDispatch::HelpOwner(const ChunkRows::Unit& unit) {
 // x, dy and the router's weights of whole units become dx and dweights; their weight gradients are
 // added to `out`, or replace the outgoing partial.
 void CudaDispatch::Backward(Units batch, const UnitBatch& units, const ExpertGradients& out) {
-  const float* weights = reinterpret_cast<const float*>(chunk_->lanes[kWeight].away);
   const std::vector<ExpertRange> experts = Experts(batch);
   const CudaExpertBatch::Rows rows = RowsOf(batch);
-  Load(batch, kX, b_.batch.x());
-  Load(batch, kDy, b_.batch.dy());
-  b_.batch.Differentiate(experts, rows, weights, b_.dweights);
+  b_.batch.Differentiate(experts, rows, b_.dweights + batch.front().first);
   if (units.run.first == nullptr && out.any()) ClearOutgoing();
-  b_.batch.SumWeightGradients(units, {weights, rows.routes}, out);
-  b_.batch.InputGradient(experts);
-  Store(batch);
+  b_.batch.SumWeightGradients(units, rows, out);
+  b_.batch.InputGradient(experts, rows);
 }
 
 void CudaDispatch::ClearOutgoing() {
-  b_.partials.WaitRound(*b_.dispatch.communicator());
+  b_.partials.WaitRound(*plan_.group());
   const std::span<float> floats = b_.partials.outgoing_floats();
   CheckCuda(cudaMemsetAsync(floats.data(), 0, floats.size_bytes(), queue_.stream), kWhere);
 }
 
 UnitBatch CudaDispatch::UnitsOf(Units batch) const {
-  const ChunkTables::Chunk& table = TableOf(*chunk_);
-  const int64_t begin = batch.data() - chunk_->rows->units.data();
+  const ChunkTables::Chunk& table = TableOf(chunk_);
+  const int64_t begin = batch.data() - plan_.chunks()[chunk_].units.data();
   const cuda::UnitRun run{.row = b_.words + table.table.row,
                           .first = b_.words + table.table.first,
                           .experts = c_.inputs[3].dims[0],
@@ -299,16 +319,6 @@ UnitBatch CudaDispatch::UnitsOf(Units batch) const {
                           .end = begin + std::ssize(batch),
                           .origin = batch.front().first};
   return {run, std::span(table.units).subspan(static_cast<size_t>(begin), batch.size())};
-}
-
-void CudaDispatch::Load(Units batch, size_t lane, std::byte* to) {
-  cuda::GatherRows(chunk_->lanes[lane].away, b_.away_row + batch.front().first, RowsIn(batch), 1,
-                   chunk_->lanes[lane].row_bytes, to, queue_.stream);
-}
-
-void CudaDispatch::Store(Units batch) {
-  cuda::ScatterRows(b_.batch.x(), b_.away_row + batch.front().first, RowsIn(batch),
-                    chunk_->lanes[kX].row_bytes, chunk_->lanes[kX].away, queue_.stream);
 }
 
 std::vector<ExpertRange> CudaDispatch::Experts(Units batch) const {
@@ -321,12 +331,17 @@ std::vector<ExpertRange> CudaDispatch::Experts(Units batch) const {
   return experts;
 }
 
-CudaExpertBatch::Rows CudaDispatch::RowsOf(Units batch) const {
+CudaExpertBatch::Rows CudaDispatch::RowsOf(Units batch) {
+  const Set& set = SetOf(chunk_);
+  const int64_t first = batch.front().first, row = s_.home_rows() + first;
   return {.count = RowsIn(batch),
-          .ids = b_.expert_at,
-          .routes = b_.away_row + batch.front().first,
+          .x = set.x + row * row_bytes(),
+          .dy = backward() ? set.dy + row * row_bytes() : nullptr,
+          .ids = b_.expert_at + first,
+          .routes = nullptr,
           .gate_up_bias = b_.gate_up_bias,
-          .down_bias = b_.down_bias};
+          .down_bias = b_.down_bias,
+          .weights = backward() ? set.weights + row : nullptr};
 }
 
 }  // namespace weir

@@ -2,11 +2,8 @@
 #include <functional>
 #include <vector>
 
-#include "backend/communicator.h"
-#include "backend/kernel.h"
 #include "kernels/common/workspace_layout.h"
-#include "kernels/pipelined_llep/chunk_rows.h"
-#include "kernels/pipelined_llep/shape.h"
+#include "kernels/pipelined_llep/pipeline.h"
 
 namespace weir {
 
@@ -40,45 +37,32 @@ class ChunkJob {
  public:
   virtual ~ChunkJob() = default;
   virtual void Pack(ChunkBuffers& chunk) = 0;  // fills the home lanes
-  // Replaces the away lanes by results; calls `halfway` once, about half way. Where exchanges must
-  // be started in one order on all ranks, at a place that all ranks agree on.
+  // Replaces the away lanes by results; calls `halfway` once, about half way.
   virtual void Compute(ChunkBuffers& chunk, const std::function<void()>& halfway) = 0;
   virtual void Unpack(ChunkBuffers& chunk) = 0;  // folds the home lanes
 };
 
-// One launch: the plan of its counts, and two sets of buffers (one where there is one chunk, or one
-// rank and nothing travels). While chunk i computes, chunk i-1 goes home during the first half, and
-// chunk i+1 arrives during the second, in the buffers that chunk i-1 has left.
+// One launch in host memory.
 class ChunkDispatch {
  public:
-  static size_t Sets(const DispatchShape& shape);
-
   ChunkDispatch(const DispatchShape& shape, std::span<const int64_t> row_bytes,
                 size_t returned_lanes, WorkspaceLayout& layout);
 
-  void Plan(const KernelContext& c, std::span<const int64_t> counts);
-  const LlepPlan& plan() const { return plan_; }
-  const std::vector<ChunkRows>& chunks() const { return chunks_; }
-  Communicator* communicator() const { return communicator_; }
-  int64_t rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
+  void Plan(const KernelContext& c, std::span<const int64_t> counts) {
+    plan_ = DispatchPlan(c, shape_, counts);
+  }
+  const LlepPlan& plan() const { return plan_.plan(); }
+  Communicator* communicator() const { return plan_.group(); }
+  int64_t rank() const { return plan_.rank(); }
   void Run(ChunkJob& job);
 
  private:
-  void Begin(ChunkJob& job, size_t chunk);
-  void End(ChunkJob& job, size_t chunk);
-  ChunkBuffers& Buffers(size_t chunk) { return sets_[chunk % sets_.size()]; }
+  struct Stages;
 
   const DispatchShape& shape_;
   std::vector<ChunkBuffers> sets_;
   size_t returned_lanes_;
-  LlepPlan plan_;
-  std::vector<ChunkRows> chunks_;
-  Communicator* communicator_ = nullptr;
-  std::string_view tensor_;
+  DispatchPlan plan_;
 };
-
-// The group that a node's rows travel in; nullptr on a single rank. Throws Internal when the launch
-// and the node disagree about the ranks or about this rank's share of the experts.
-Communicator* ExpertGroup(const KernelContext& c, const DispatchShape& shape);
 
 }  // namespace weir

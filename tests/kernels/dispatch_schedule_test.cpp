@@ -38,11 +38,14 @@ std::vector<Problem> Problems() {
                      .max_foreign = 2};
   };
   const double never = std::numeric_limits<double>::infinity();
+  LlepKnobs many = knobs(6, 2, 0, 1.2);  // several exchanges a chunk
+  many.max_tokens = 2000;
   return {{"at_home", knobs(4, 2, 0, never), {40, 40}, 1},
           {"chunks", knobs(6, 2, 16, never), {40, 31}, 3},
           {"borrowed", knobs(6, 2, 16, 1), {40, 40}, 7},
           {"uneven", knobs(7, 3, 8, 1), {40, 3, 0}, 6},
-          {"one_expert", knobs(4, 4, 8, 1), {40, 40, 40, 40}, 10}};
+          {"one_expert", knobs(4, 4, 8, 1), {40, 40, 40, 40}, 10},
+          {"many_units", many, {2000, 1999}, 5}};
 }
 
 int64_t ExpertOf(const Problem& p, int64_t rank, int64_t token, int64_t slot) {
@@ -51,16 +54,22 @@ int64_t ExpertOf(const Problem& p, int64_t rank, int64_t token, int64_t slot) {
   return state % 10 < static_cast<uint32_t>(p.hot) ? 0 : state / 10 % p.knobs.experts;
 }
 
+Attributes AttributesOf(const LlepKnobs& k) {
+  return {{"experts", k.experts},       {"expert_parallel", k.ranks},
+          {"max_tokens", k.max_tokens}, {"leaves", k.leaves},
+          {"unit_rows", k.unit_rows},   {"chunk_tokens", k.chunk_tokens},
+          {"llep_lambda", k.lambda},    {"llep_alpha", k.alpha},
+          {"min_rows", k.min_rows},     {"max_foreign", k.max_foreign}};
+}
+
 // Every rank's view of one launch.
 struct Launch {
   explicit Launch(const Problem& problem)
       : p(problem), counts(Count()), plan(MakeLlepPlan(p.knobs, counts)) {
     for (int64_t rank = 0; rank < p.knobs.ranks; ++rank) {
       const auto r = static_cast<size_t>(rank);
-      shapes.emplace_back(
-          Attributes{{"experts", p.knobs.experts}, {"expert_parallel", p.knobs.ranks}},
-          Dims{p.tokens[r], 8}, Dims{p.tokens[r], p.knobs.top_k}, Dims{1, 8, 4});
-      shapes.back().knobs = p.knobs;
+      shapes.emplace_back(AttributesOf(p.knobs), Dims{p.tokens[r], 8},
+                          Dims{p.tokens[r], p.knobs.top_k}, Dims{1, 8, 4});
       chunks.emplace_back();
       for (const LlepChunk& chunk : plan.chunks)
         chunks.back().emplace_back(p.knobs, counts, chunk, rank);
@@ -114,53 +123,89 @@ void ForEachRow(const ChunkTables& tables, const ChunkTables::Runs& runs, const 
   }
 }
 
-// Home rows of a chunk: sorted by expert, then placed.
-std::vector<Route> HomeRows(const Launch& launch, size_t rank, size_t chunk) {
+constexpr Route kNoRoute{-1, -1, -1, -1, -1};
+
+// A rank's array of a chunk's rows: its own routes, sorted by expert, then placed.
+std::vector<Route> Packed(const Launch& launch, size_t rank, size_t chunk) {
   const ChunkTables& tables = launch.tables[rank];
   const ChunkTables::Chunk& table = tables.chunks()[chunk];
   std::vector<Route> sorted =
       launch.RoutesAt(static_cast<int64_t>(rank), table.first, table.tokens);
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const Route& a, const Route& b) { return a.expert < b.expert; });
-  if (table.home.count == 0) return sorted;
-  std::vector<Route> home(sorted.size(), {-1, -1, -1, -1, -1});
-  ForEachRow(tables, table.home, [&](int64_t from, int64_t to, int64_t) {
-    home.at(static_cast<size_t>(to)) = sorted.at(static_cast<size_t>(from));
+  const DispatchShape& shape = launch.shapes[rank];
+  std::vector<Route> rows(static_cast<size_t>(shape.home_rows() + shape.rows), kNoRoute);
+  size_t placed = 0;
+  ForEachRow(tables, table.place, [&](int64_t from, int64_t to, int64_t) {
+    EXPECT_EQ(rows.at(static_cast<size_t>(to)), kNoRoute) << "two routes at one place";
+    rows.at(static_cast<size_t>(to)) = sorted.at(static_cast<size_t>(from));
+    ++placed;
   });
-  return home;
+  EXPECT_EQ(placed, sorted.size());
+  return rows;
+}
+
+// Moves every message of a chunk between the ranks' arrays, those of a pair matched in order.
+void Exchange(const Launch& launch, size_t chunk, bool arrival,
+              std::vector<std::vector<Route>>& arrays) {
+  const size_t ranks = arrays.size();
+  const size_t exchanges = launch.tables[0].chunks()[chunk].exchanges.size();
+  for (size_t x = 0; x < exchanges; ++x) {
+    std::map<std::pair<size_t, size_t>, std::vector<RowMessage>> sent, taken;  // sender, taker
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      ASSERT_EQ(launch.tables[rank].chunks()[chunk].exchanges.size(), exchanges);
+      const RowExchange& exchange = launch.tables[rank].chunks()[chunk].exchanges[x];
+      for (const RowMessage& m : arrival ? exchange.leaving : exchange.coming)
+        sent[{rank, static_cast<size_t>(m.peer)}].push_back(m);
+      for (const RowMessage& m : arrival ? exchange.coming : exchange.leaving)
+        taken[{static_cast<size_t>(m.peer), rank}].push_back(m);
+    }
+    ASSERT_EQ(sent.size(), taken.size());
+    for (const auto& [pair, messages] : sent) {
+      EXPECT_NE(pair.first, pair.second) << "a rank sends to itself";
+      ASSERT_EQ(messages.size(), taken[pair].size());
+      for (size_t m = 0; m < messages.size(); ++m) {
+        ASSERT_EQ(messages[m].rows, taken[pair][m].rows);
+        std::copy_n(arrays[pair.first].begin() + messages[m].row, messages[m].rows,
+                    arrays[pair.second].begin() + taken[pair][m].row);
+      }
+    }
+  }
 }
 
 class DispatchSchedule : public testing::TestWithParam<Problem> {};
 
-TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceInCanonicalOrder) {
+TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceInCanonicalOrderAndBack) {
   const Launch launch(GetParam());
   const size_t ranks = launch.tables.size();
   std::vector<Route> computed;
   for (size_t chunk = 0; chunk < launch.plan.chunks.size(); ++chunk) {
-    std::vector<std::vector<Route>> away(ranks);  // by source rank
-    for (size_t source = 0; source < ranks; ++source) {
-      const std::vector<Route> home = HomeRows(launch, source, chunk);
-      auto next = home.begin();
-      for (size_t to = 0; to < ranks; ++to) {
-        const int64_t rows = launch.chunks[source][chunk].sent[to];
-        EXPECT_EQ(rows, launch.chunks[to][chunk].received[source]);
-        away[to].insert(away[to].end(), next, next + rows);
-        next += rows;
-      }
-      EXPECT_EQ(next, home.end());
-    }
+    std::vector<std::vector<Route>> arrays;
+    for (size_t rank = 0; rank < ranks; ++rank) arrays.push_back(Packed(launch, rank, chunk));
+    const std::vector<std::vector<Route>> packed = arrays;
+    Exchange(launch, chunk, /*arrival=*/true, arrays);
     for (size_t rank = 0; rank < ranks; ++rank) {
-      const ChunkTables& tables = launch.tables[rank];
-      std::vector<Route> rows;
-      ForEachRow(tables, tables.chunks()[chunk].away,
-                 [&](int64_t from, int64_t to, int64_t expert) {
-                   ASSERT_EQ(from, std::ssize(rows));
-                   rows.push_back(away[rank].at(static_cast<size_t>(to)));
-                   EXPECT_EQ(rows.back().expert, expert);
-                 });
-      EXPECT_EQ(rows.size(), away[rank].size());
+      const auto first = arrays[rank].begin() + launch.shapes[rank].home_rows();
+      const std::vector<Route> rows(first, first + launch.chunks[rank][chunk].away_rows);
       EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end()));
       computed.insert(computed.end(), rows.begin(), rows.end());
+      size_t known = 0;
+      ForEachRow(launch.tables[rank], launch.tables[rank].chunks()[chunk].experts,
+                 [&](int64_t row, int64_t, int64_t expert) {
+                   EXPECT_EQ(rows.at(static_cast<size_t>(row)).expert, expert);
+                   ++known;
+                 });
+      EXPECT_EQ(known, rows.size());
+      // What left must come back from there.
+      std::fill(arrays[rank].begin(), first, kNoRoute);
+    }
+    Exchange(launch, chunk, /*arrival=*/false, arrays);
+    for (size_t rank = 0; rank < ranks; ++rank) {
+      for (size_t row = 0; row < packed[rank].size(); ++row) {
+        if (packed[rank][row] != kNoRoute) {
+          EXPECT_EQ(arrays[rank][row], packed[rank][row]);
+        }
+      }
     }
   }
   std::vector<Route> all;
