@@ -137,48 +137,70 @@ class CopyLink final : public StreamLink {
     CheckDriver(Driver::Get().WaitValue(on, Seen(flag), count, CU_STREAM_WAIT_VALUE_GEQ), "waiting for a flag");
   }
 
-  // First every buffer is offered, so that nobody waits in a circle.
+  // What goes to and comes from one peer, in order, under one flag each way.
+  struct Errand {
+    std::vector<const Message*> receive, send;
+    size_t offered = 0, sent = 0;
+    bool Done() const { return offered == receive.size() && sent == send.size(); }
+  };
+
+  // A box holds few posts: offers and sends take turns, so that nobody waits in a circle.
   void Exchange(const Transfers& t, const Event& begin) override {
-    for (const Message& message : t.receive) Offer(message);
-    for (const Message& message : t.send) Send(message, begin);
-    for (const Message& message : t.send) {
-      Peer& peer = peers_[static_cast<size_t>(message.peer)];
-      CheckCuda(cudaEventRecord(Of(peer.sent), peer.queue), "marking what was sent");
-      CheckCuda(cudaStreamWaitEvent(queue(), Of(peer.sent), 0), "waiting for what was sent");
+    std::vector<Errand> errands(peers_.size());
+    for (const Message& message : t.receive) errands[static_cast<size_t>(message.peer)].receive.push_back(&message);
+    for (const Message& message : t.send) errands[static_cast<size_t>(message.peer)].send.push_back(&message);
+    for (auto idle = Clock::now();;) {
+      bool done = true, moved = false;
+      for (int64_t peer = 0; peer < size_; ++peer) {
+        Errand& errand = errands[static_cast<size_t>(peer)];
+        while (Offer(peer, errand) || Send(peer, errand, begin)) moved = true;
+        done = done && errand.Done();
+      }
+      if (done) break;
+      if (moved) idle = Clock::now();
+      CheckWaiting("waiting for a peer to come to a transfer", Clock::time_point::max());
+      if (Clock::now() - idle > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    for (const Message& message : t.receive) {
-      Await(queue(), BoxOf(rank_, message.peer).done, peers_[static_cast<size_t>(message.peer)].received);
+    for (size_t p = 0; p < errands.size(); ++p) {
+      Peer& peer = peers_[p];
+      if (!errands[p].send.empty()) CheckCuda(cudaStreamWaitEvent(queue(), Of(peer.sent), 0), "waiting for what was sent");
+      if (!errands[p].receive.empty()) Await(queue(), BoxOf(rank_, static_cast<int64_t>(p)).done, peer.received);
     }
   }
 
-  void Offer(const Message& message) {
-    Box& box = BoxOf(rank_, message.peer);
-    const Place place = PlaceOf(message);
-    Spin("waiting for a peer to look for its messages", [&] { return box.posts.Put(place); });
-    Write(queue(), box.ready, ++peers_[static_cast<size_t>(message.peer)].received);
+  // The next buffer, when the peer's box has room; after the last it may write.
+  bool Offer(int64_t from, Errand& errand) {
+    if (errand.offered == errand.receive.size()) return false;
+    Box& box = BoxOf(rank_, from);
+    if (box.posts.Full() || !box.posts.Put(PlaceOf(*errand.receive[errand.offered]))) return false;
+    if (++errand.offered < errand.receive.size()) return true;
+    Peer& peer = peers_[static_cast<size_t>(from)];
+    peer.received += static_cast<uint32_t>(errand.receive.size());
+    Write(queue(), box.ready, peer.received);
+    return true;
   }
 
-  void Send(const Message& message, const Event& begin) {
-    Peer& peer = peers_[static_cast<size_t>(message.peer)];
-    Box& box = BoxOf(message.peer, rank_);
+  // The next message, when the peer has said where to.
+  bool Send(int64_t receiver, Errand& errand, const Event& begin) {
+    if (errand.sent == errand.send.size()) return false;
+    Peer& peer = peers_[static_cast<size_t>(receiver)];
+    Box& box = BoxOf(receiver, rank_);
     Place place;
-    Spin("waiting for a peer to come to a transfer", [&] { return box.posts.Take(place); });
+    if (!box.posts.Take(place)) return false;
+    const Message& message = *errand.send[errand.sent];
     WEIR_CHECK(place.bytes == message.count, ErrorCode::kCommError, "rank ", rank_, " sends ", message.count, " bytes to rank ",
-               message.peer, ", which expects ", place.bytes, "; the ranks run different graphs or disagree about a size");
+               receiver, ", which expects ", place.bytes, "; the ranks run different graphs or disagree about a size");
     std::byte* to = Reach(peer, place);
-    const uint32_t count = ++peer.sent_count;
-    CheckCuda(cudaStreamWaitEvent(peer.queue, Of(begin), 0), "ordering a transfer");
-    Await(peer.queue, box.ready, count);
-    CheckCuda(cudaMemcpyAsync(to, message.bytes, static_cast<size_t>(message.count), cudaMemcpyDefault, peer.queue), "copying to a peer");
-    Write(peer.queue, box.done, count);
-  }
-
-  template <class Try>
-  void Spin(const char* what, const Try& attempt) const {
-    for (const auto start = Clock::now(); !attempt();) {
-      CheckWaiting(what, Clock::time_point::max());
-      if (Clock::now() - start > std::chrono::milliseconds(1)) std::this_thread::sleep_for(std::chrono::microseconds(20));
+    if (errand.sent++ == 0) {
+      peer.sent_count += static_cast<uint32_t>(errand.send.size());
+      CheckCuda(cudaStreamWaitEvent(peer.queue, Of(begin), 0), "ordering a transfer");
+      Await(peer.queue, box.ready, peer.sent_count);
     }
+    CheckCuda(cudaMemcpyAsync(to, message.bytes, static_cast<size_t>(message.count), cudaMemcpyDefault, peer.queue), "copying to a peer");
+    if (errand.sent < errand.send.size()) return true;
+    Write(peer.queue, box.done, peer.sent_count);
+    CheckCuda(cudaEventRecord(Of(peer.sent), peer.queue), "marking what was sent");
+    return true;
   }
 
   Place PlaceOf(const Message& message) {

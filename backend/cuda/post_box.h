@@ -11,9 +11,11 @@ class PostBox {
  public:
   static constexpr uint32_t kPosts = 16;
 
+  // For the receiver: whether Put would fail.
+  bool Full() const { return put_.load(std::memory_order_relaxed) - taken_.load(std::memory_order_acquire) == kPosts; }
   bool Put(const Post& post) {
+    if (Full()) return false;
     const uint32_t n = put_.load(std::memory_order_relaxed);
-    if (n - taken_.load(std::memory_order_acquire) == kPosts) return false;
     posts_[n % kPosts] = post;
     put_.store(n + 1, std::memory_order_release);
     return true;

@@ -78,6 +78,10 @@ TEST_P(FakeRanks, ExchangeMessages) {
   FakeFabric fabric;
   OnFakeGpus(GetParam(), fabric, CheckDeviceMessages);
 }
+TEST_P(FakeRanks, ExchangeManyMessagesWithAPeer) {
+  FakeFabric fabric;
+  OnFakeGpus(GetParam(), fabric, CheckDeviceManyMessages);
+}
 TEST_P(FakeRanks, FormGroups) {
   FakeFabric fabric;
   std::atomic<int> links = 0;

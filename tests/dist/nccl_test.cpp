@@ -38,6 +38,9 @@ TEST_P(GpuLinks, KeepsTheOrderOfTheQueues) {
 TEST_P(GpuLinks, ExchangesMessages) {
   RunOnGpus(2, CheckDeviceMessages);
 }
+TEST_P(GpuLinks, ExchangesManyMessagesWithAPeer) {
+  RunOnGpus(2, CheckDeviceManyMessages);
+}
 TEST_P(GpuLinks, FormsGroups) {
   RunOnGpus(2, CheckDeviceGroups);
 }

@@ -20,6 +20,7 @@ TEST(PostBox, KeepsOrderAndRefusesWhenFull) {
   Post post;
   EXPECT_FALSE(box->Take(post));
   for (int64_t i = 0; i < PostBox<Post>::kPosts; ++i) EXPECT_TRUE(box->Put({i, i * i}));
+  EXPECT_TRUE(box->Full());
   EXPECT_FALSE(box->Put({99, 99}));
   for (int64_t i = 0; i < PostBox<Post>::kPosts; ++i) {
     ASSERT_TRUE(box->Take(post));

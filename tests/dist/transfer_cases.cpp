@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "graph/layout.h"
 
 namespace weir {
@@ -151,6 +153,35 @@ void CheckDeviceMessages(Communicator& world, Device& device) {
   for (auto* ticket : {&receive_a, &receive_b, &send_b}) world.Wait(std::move(*ticket));
   EXPECT_EQ(got_a.Read(), Message(before, 1, kLong));
   EXPECT_EQ(got_b.Read(), Message(before, 2, 51));
+}
+
+// 50 messages of 1 to 50 odd bytes to every peer in one exchange, to places in another order.
+void CheckDeviceManyMessages(Communicator& world, Device& device) {
+  constexpr int64_t kMessages = 50, kBytes = kMessages * (kMessages + 1) / 2;
+  const int64_t ranks = world.size(), own = world.rank();
+  const auto place = [](int64_t m) { return kBytes - (m + 1) * (m + 2) / 2; };
+  Bytes send, expected(static_cast<size_t>(ranks * kBytes));
+  for (int64_t peer = 0; peer < ranks; ++peer) {
+    for (int64_t m = 0; m < kMessages; ++m) {
+      Append(send, Message(own + m, peer, m + 1));
+      if (peer != own) std::ranges::copy(Message(peer + m, own, m + 1), expected.begin() + peer * kBytes + place(m));
+    }
+  }
+  const Memory from(device, send), to(device, Bytes(expected.size()));
+  for (int round = 0; round < 3; ++round) {
+    std::vector<Communicator::Outgoing> out;
+    std::vector<Communicator::Incoming> in;
+    for (int64_t m = 0, at = 0; m < kMessages; at += ++m) {
+      const auto bytes = static_cast<size_t>(m + 1);
+      for (int64_t peer = 0; peer < ranks; ++peer) {
+        if (peer == own) continue;
+        out.push_back({peer, from.span().subspan(static_cast<size_t>(peer * kBytes + at), bytes)});
+        in.push_back({peer, to.span().subspan(static_cast<size_t>(peer * kBytes + place(m)), bytes)});
+      }
+    }
+    world.Wait(world.StartExchange(out, in, {"Exchange", "many"}));
+    EXPECT_EQ(to.Read(), expected) << "rank " << own << ", round " << round;
+  }
 }
 
 void CheckDeviceGroups(Communicator& world, Device& device) {
