@@ -76,6 +76,7 @@ int BenchCommand(int argc, const char* const* argv) {
       ("json", po::bool_switch(&options.json), "print JSON");
   po::variables_map values;
   if (!ParseOptions(argc, argv, "weir bench gemm [--size N|MxNxK]... | rows [--device cpu|cuda] | attention|experts|head|gemm --device cuda", {main}, {"subject"}, values)) {
+    if (values.count("help") == 0) return kExitOk;  // asked for the flags in another form
     const char* step_help[] = {"step", "--help"};
     std::cout << "\n";
     return BenchStep(2, step_help);

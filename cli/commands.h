@@ -1,4 +1,5 @@
 #pragma once
+#include <span>
 
 namespace weir {
 
@@ -12,5 +13,13 @@ int TrainCommand(int argc, const char* const* argv);
 int VerifyCommand(int argc, const char* const* argv);
 int ExportCommand(int argc, const char* const* argv);
 int BenchCommand(int argc, const char* const* argv);
+int ReportCommand(int argc, const char* const* argv);
+
+struct Command {
+  const char* name;
+  const char* summary;
+  int (*run)(int, const char* const*);
+};
+std::span<const Command> Commands();
 
 }  // namespace weir

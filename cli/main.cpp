@@ -1,36 +1,23 @@
 // weir <command>: one arrow of the program each; see README.md.
+#include <csignal>
 #include <iostream>
 #include <string>
 
 #include "cli/commands.h"
+#include "cli/help_pages.h"
 #include "cli/options.h"
 #include "graph/error.h"
+#include "version.h"
 
 namespace weir {
 namespace {
 
-struct Command {
-  const char* name;
-  const char* summary;
-  int (*run)(int, const char* const*);
-};
-
-constexpr Command kCommands[] = {
-    {"import", "read an exported model and say what it is", ImportCommand},
-    {"rewrite", "save the canonical or the training graph", RewriteCommand},
-    {"plan", "bytes of a training step before it runs, by term", PlanCommand},
-    {"train", "train an exported model from the command line", TrainCommand},
-    {"verify", "prove an import: compare with a PyTorch reference", VerifyCommand},
-    {"export", "write trained weights back into the user's own ONNX graph", ExportCommand},
-    {"bench", "time operators beside their peers", BenchCommand},
-};
-
 void PrintHelp(std::ostream& out) {
   out << "weir " WEIR_VERSION ": trains exported Mixture-of-Experts models (ONNX) in bounded memory\n\nusage: weir <command> [...]\n\n";
-  for (const Command& command : kCommands) {
+  for (const Command& command : Commands()) {
     out << "  " << command.name << std::string(10 - std::string(command.name).size(), ' ') << command.summary << "\n";
   }
-  out << "\n`weir <command> --help` lists its flags.\n";
+  out << "\n`weir <command> --help` lists its flags; `weir help --markdown` those of all; `weir completion bash` completes them.\n";
 }
 
 // Results go to standard output: one that cannot take them is a failure.
@@ -49,14 +36,24 @@ bool BlamesAFlag(const Error& error) {
 int Main(int argc, const char* const* argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") {
-    PrintHelp(std::cout);
+    const bool markdown = argc == 3 && std::string(argv[2]) == "--markdown";
+    if (markdown) std::cout << MarkdownHelp();
+    else PrintHelp(std::cout);
     return Finish(argc > 1 ? kExitOk : kExitWrongUse);
   }
-  if (name == "--version") {
-    std::cout << "weir " WEIR_VERSION "\n";
+  if (name == "completion") {
+    if (argc != 3 || std::string(argv[2]) != "bash") {
+      std::cerr << "weir completion: give the shell: bash\n";
+      return kExitWrongUse;
+    }
+    std::cout << BashCompletion();
     return Finish(kExitOk);
   }
-  for (const Command& command : kCommands) {
+  if (name == "--version") {
+    std::cout << "weir " WEIR_VERSION " (" WEIR_COMMIT ", " WEIR_BUILD ")\n";
+    return Finish(kExitOk);
+  }
+  for (const Command& command : Commands()) {
     if (name != command.name) continue;
     try {
       return Finish(command.run(argc - 1, argv + 1));
@@ -73,7 +70,7 @@ int Main(int argc, const char* const* argv) {
     }
   }
   std::vector<std::string> known;
-  for (const Command& command : kCommands) known.push_back(command.name);
+  for (const Command& command : Commands()) known.push_back(command.name);
   const std::string nearest = NearestName(name, known);
   std::cerr << "weir: unknown command '" << name << "'" << (nearest.empty() ? "" : "; did you mean '" + nearest + "'?") << "\n";
   PrintHelp(std::cerr);
@@ -83,4 +80,7 @@ int Main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace weir
 
-int main(int argc, char** argv) { return weir::Main(argc, argv); }
+int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file larger than allowed is an error in words, like a full disk
+  return weir::Main(argc, argv);
+}

@@ -64,11 +64,46 @@ void RefuseNegatives(const po::parsed_options& parsed, const po::options_descrip
   }
 }
 
+// "|" ends a cell of a Markdown table, "<" begins an HTML tag.
+std::string Cell(const std::string& text) {
+  std::string out;
+  for (const char c : text) out += c == '|' ? "\\|" : c == '<' ? "&lt;" : std::string(1, c);
+  return out;
+}
+
+// "arg (=100)" -> "100".
+std::string DefaultOf(const po::option_description& option) {
+  if (option.semantic()->max_tokens() == 0) return "off";
+  const std::string text = option.semantic()->name();
+  const size_t at = text.find("(=");
+  return at == text.npos ? (option.semantic()->is_required() ? "required" : "") : text.substr(at + 2, text.rfind(')') - at - 2);
+}
+
+// True when `flag` asked for the flags in another form than text.
+bool PrintAs(const std::string& flag, const std::string& usage, const std::vector<po::options_description>& groups) {
+  if (flag == kHelpNames) {
+    for (const std::string& name : KnownNames(groups)) std::cout << "--" << name << "\n";
+    std::cout << "--help\n";
+  } else if (flag == kHelpMarkdown) {
+    std::cout << "    " << usage << "\n";
+    for (const auto& group : groups) {
+      std::ostringstream title;
+      title << group;  // "Caption:\n ..."
+      std::cout << "\n**" << Cell(title.str().substr(0, title.str().find(":\n"))) << "**\n\n| flag | default | |\n|---|---|---|\n";
+      for (const auto& option : group.options()) {
+        std::cout << "| `--" << option->long_name() << "` | " << Cell(DefaultOf(*option)) << " | " << Cell(option->description()) << " |\n";
+      }
+    }
+  }
+  return flag == kHelpNames || flag == kHelpMarkdown;
+}
+
 }  // namespace
 
 bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
                   const std::vector<po::options_description>& groups,
                   const std::vector<std::string>& positional, po::variables_map& values) {
+  if (argc == 2 && PrintAs(argv[1], usage, groups)) return false;
   po::options_description all;
   for (const auto& group : groups) all.add(group);
   all.add_options()("help,h", "print this help");

@@ -21,6 +21,9 @@ class UsageError : public std::exception {
   std::string text_;
 };
 
+// As the only argument of a command: its flags as Markdown tables, or their names, one a line.
+inline constexpr const char *kHelpMarkdown = "--help-markdown", *kHelpNames = "--help-names";
+
 // Parses `weir <command> [positional...] [--flags]`, then --config FILE (lines `key = value`, keys = flag
 // names; a flag given on the command line wins). Unknown flags and keys throw UsageError naming the
 // nearest known one. `positional` names the options filled by bare words, in order. Returns false after

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <ctime>
 #include <map>
 #include <sstream>
 
@@ -65,28 +66,36 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
   return changes;
 }
 
-RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, Progress progress)
+RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, bool events, Progress progress)
     : folder_(std::move(folder)),
       title_(std::move(title)),
-      metrics_(ReadMetrics(folder_ / "metrics.jsonl", resumed)),
+      metrics_(ContinueMetrics(folder_ / "metrics.jsonl", resumed)),
       log_(folder_ / "metrics.jsonl"),
-      progress_(std::move(progress)) {}
+      progress_(std::move(progress)) {
+  if (!events) return;
+  // Written anew from the metrics, so that it holds each step once.
+  events_.emplace(folder_ / "tensorboard", static_cast<double>(std::time(nullptr)));
+  for (const StepRecord& record : metrics_.steps) events_->Write(record.step, record.time, Scalars(record));
+  for (const EvalRecord& record : metrics_.evaluations) events_->Write(record.step, record.time, Scalars(record));
+}
 
 void RunFolder::Record(const StepRecord& record) {
   metrics_.steps.push_back(record);
   log_.Write(record);
+  if (events_) events_->Write(record.step, record.time, Scalars(record));
   progress_.Show(record);
 }
 
 void RunFolder::Record(const EvalRecord& record) {
   metrics_.evaluations.push_back(record);
   log_.Write(record);
+  if (events_) events_->Write(record.step, record.time, Scalars(record));
   progress_.Show(record);
 }
 
 void RunFolder::Save(const TrainingSession& session) const {
   SaveWeights(session, Weights(), Steps());
-  WriteText(folder_ / "loss.svg", LossPicture(metrics_.steps, title_));
+  WriteText(folder_ / "loss.svg", LossPicture(metrics_, title_));
 }
 
 }  // namespace weir

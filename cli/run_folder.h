@@ -1,8 +1,10 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "optim/event_file.h"
 #include "optim/trainer.h"
 
 namespace weir {
@@ -28,8 +30,8 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
 // What rank 0 alone writes of a run, and the progress that it reports.
 class RunFolder {
  public:
-  // `resumed`: the step that the run goes on after.
-  RunFolder(std::filesystem::path folder, std::string title, int64_t resumed, Progress progress);
+  // `resumed`: the step that the run goes on after. `events`: TensorBoard event files are written too.
+  RunFolder(std::filesystem::path folder, std::string title, int64_t resumed, bool events, Progress progress);
 
   void Record(const StepRecord& record);
   void Record(const EvalRecord& record);
@@ -43,6 +45,7 @@ class RunFolder {
   std::string title_;
   Metrics metrics_;
   MetricsLog log_;
+  std::optional<EventFile> events_;
   Progress progress_;
 };
 

@@ -34,6 +34,7 @@ struct RunFlags {
   int64_t log_every = 10, trace_step = 0;
   uint64_t seed = 0;
   int threads = 0;
+  bool tensorboard = false;
 };
 
 std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, DispatchFlags& dispatch, DataFlags& data,
@@ -50,8 +51,10 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("device", text(run.device = "cpu"), "where the step runs: cpu or cuda")
       ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads of a rank; 0 = its share of this process's cores; results do not depend on it")
       ("log-every", integer(run.log_every), "steps between progress lines")
+      ("tensorboard", po::bool_switch(&run.tensorboard), "write the metrics as TensorBoard event files too, in RUN/tensorboard")
       ("trace-step", integer(run.trace_step), "step whose launches are timed: RUN/trace.json for Perfetto, RUN/trace.txt by op; 0 = none")
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
+      ("skip-loss-z", Real(trainer.skip_loss_z), "skip a step whose loss is so many standard deviations above the running mean of about 128 steps; 0 = off")
       ("init", text(run.init = "none"), "absent weights: none = error, normal = N(0, --init-std), norm gains 1, biases 0")
       ("init-std", Real(trainer.init.std), "standard deviation of --init normal");
   po::options_description batch("Batch");
@@ -124,6 +127,7 @@ void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   need(o.sequence > 0 && o.sequence < kMostTokens, "--sequence must be 1..2^40");
   need(o.micro_batch > 0 && o.micro_batch < kMostTokens, "--micro-batch must be 1..2^40");
   need(o.grad_accumulation > 0 && o.grad_accumulation < (int64_t{1} << 24), "--grad-accumulation must be 1..2^24");
+  need(o.skip_loss_z >= 0 && std::isfinite(o.skip_loss_z), "--skip-loss-z must be finite and not negative");
   need(std::isfinite(o.init.std) && o.init.std >= 0, "--init-std must be finite and not negative");
   need(o.training.beta1 >= 0 && o.training.beta1 < 1, "--beta1 must be in [0, 1)");
   need(o.training.beta2 >= 0 && o.training.beta2 < 1, "--beta2 must be in [0, 1)");
@@ -260,7 +264,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (resumed == flags.trainer.steps && leads) std::cerr << "all " << resumed << " steps are done already\n";
   std::unique_ptr<RunFolder> folder;
   if (leads) {
-    folder = std::make_unique<RunFolder>(path, fs::path(flags.run.model).filename().string(), resumed,
+    folder = std::make_unique<RunFolder>(path, fs::path(flags.run.model).filename().string(), resumed, flags.run.tensorboard,
                                          Progress(flags.trainer.steps, flags.run.log_every, std::cerr, isatty(STDERR_FILENO) != 0));
     if (resumed > 0) TellConfigChanges(path / "config.ini", flags.config);
     WriteText(path / "config.ini", flags.config);

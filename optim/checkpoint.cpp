@@ -107,6 +107,8 @@ CheckpointState StateOf(const Json& json) {
   state.updates = json.at("updates").get<int64_t>();
   state.samples = json.at("samples").get<int64_t>();
   state.tokens = json.at("tokens").get<int64_t>();
+  const Json losses = json.value("losses", Json::array({0, 0.0, 0.0, 0}));
+  state.losses = {losses.at(0).get<int64_t>(), losses.at(1).get<double>(), losses.at(2).get<double>(), losses.at(3).get<int64_t>()};
   state.identity = json.at("identity").get<std::map<std::string, std::string>>();
   return state;
 }
@@ -177,6 +179,7 @@ void Checkpoints::Save(const TrainingSession& session, const CheckpointState& st
     });
     const Json json = {{"format", kFormat},           {"step", state.step},     {"updates", state.updates},
                        {"samples", state.samples},    {"tokens", state.tokens}, {"identity", state.identity},
+                       {"losses", Json::array({state.losses.count, state.losses.mean, state.losses.variance, state.losses.spikes})},
                        {"crc32", checksums},          {"bytes", fs::file_size(temporary / kTensors)}};
     WriteText(temporary / kDescription, json.dump(1) + "\n");
     Flush(temporary);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "optim/loss_statistics.h"
 #include "optim/training_session.h"
 
 namespace weir {
@@ -16,6 +17,7 @@ struct CheckpointState {
   int64_t updates = 0;  // of them not skipped: AdamW's step count
   int64_t samples = 0;  // sequences read by all ranks: the next one to read
   int64_t tokens = 0;
+  LossStatistics losses;
   // What must be the same for a resumed run to read on in the same data: name -> value.
   std::map<std::string, std::string> identity;
 };

@@ -29,20 +29,21 @@ StepRecord StepOf(const nlohmann::json& json) {
   return {.step = json.value("step", int64_t{0}), .loss = Number(json, "loss"), .grad_norm = Number(json, "grad_norm"),
           .learning_rate = Number(json, "learning_rate"), .tokens_per_s = Number(json, "tokens_per_s"),
           .step_ms = Number(json, "step_ms"), .tokens = json.value("tokens", int64_t{0}),
-          .skipped = json.value("skipped", false)};
+          .skipped = json.value("skipped", false), .spike = json.value("spike", false), .model_tflops = Number(json, "model_tflops"),
+          .device_bytes = json.value("device_bytes", int64_t{0}), .host_bytes = json.value("host_bytes", int64_t{0}),
+          .time = Number(json, "time")};
 }
 
 EvalRecord EvaluationOf(const nlohmann::json& json) {
   return {.step = json.value("step", int64_t{0}), .loss = Number(json, "eval_loss"), .tokens = json.value("eval_tokens", int64_t{0}),
-          .ms = Number(json, "eval_ms")};
+          .ms = Number(json, "eval_ms"), .time = Number(json, "time")};
 }
 
-}  // namespace
-
-Metrics ReadMetrics(const std::filesystem::path& file, int64_t step) {
+// Sets `bytes` to how far the file is what it should be.
+Metrics Parse(const std::filesystem::path& file, int64_t step, int64_t& bytes) {
   Metrics metrics;
   std::ifstream in(file);
-  int64_t kept = 0;
+  bytes = 0;
   for (std::string line; std::getline(in, line);) {
     if (in.eof()) break;  // no line end: half written
     const auto json = nlohmann::json::parse(line, nullptr, false);
@@ -52,13 +53,40 @@ Metrics ReadMetrics(const std::filesystem::path& file, int64_t step) {
     } else {
       metrics.steps.push_back(StepOf(json));
     }
-    kept += static_cast<int64_t>(line.size()) + 1;
+    bytes += static_cast<int64_t>(line.size()) + 1;
   }
-  in.close();
+  return metrics;
+}
+
+}  // namespace
+
+Metrics ReadMetrics(const std::filesystem::path& file, int64_t step) {
+  int64_t bytes = 0;
+  return Parse(file, step, bytes);
+}
+
+Metrics ContinueMetrics(const std::filesystem::path& file, int64_t step) {
+  int64_t kept = 0;
+  Metrics metrics = Parse(file, step, kept);
   std::error_code error;
   if (std::filesystem::exists(file, error)) std::filesystem::resize_file(file, static_cast<uintmax_t>(kept), error);
   WEIR_CHECK(!error, ErrorCode::kIoError, "cannot write on in '", file.string(), "': ", error.message());
   return metrics;
+}
+
+std::vector<std::pair<std::string, double>> Scalars(const StepRecord& r) {
+  return {{"train/loss", r.loss},
+          {"train/grad_norm", r.grad_norm},
+          {"train/learning_rate", r.learning_rate},
+          {"speed/tokens_per_s", r.tokens_per_s},
+          {"speed/step_s", r.step_ms / 1e3},
+          {"speed/model_tflops", r.model_tflops},
+          {"memory/device_gib", static_cast<double>(r.device_bytes) / 1073741824.0},
+          {"memory/host_gib", static_cast<double>(r.host_bytes) / 1073741824.0}};
+}
+
+std::vector<std::pair<std::string, double>> Scalars(const EvalRecord& r) {
+  return {{"eval/loss", r.loss}, {"eval/perplexity", std::exp(r.loss)}};
 }
 
 MetricsLog::MetricsLog(const std::filesystem::path& file) : impl_(std::make_unique<Impl>()) {
@@ -72,13 +100,14 @@ void MetricsLog::Write(const StepRecord& r) {
   const nlohmann::ordered_json line = {
       {"step", r.step},       {"loss", r.loss},         {"grad_norm", r.grad_norm},
       {"learning_rate", r.learning_rate}, {"tokens", r.tokens}, {"tokens_per_s", r.tokens_per_s},
-      {"step_ms", r.step_ms}, {"skipped", r.skipped}};
+      {"step_ms", r.step_ms}, {"skipped", r.skipped},   {"spike", r.spike},    {"model_tflops", r.model_tflops},
+      {"device_bytes", r.device_bytes}, {"host_bytes", r.host_bytes}, {"time", r.time}};
   WriteLine(line.dump());
 }
 
 void MetricsLog::Write(const EvalRecord& r) {
   const nlohmann::ordered_json line = {{"step", r.step}, {"eval_loss", r.loss}, {"eval_perplexity", std::exp(r.loss)},
-                                       {"eval_tokens", r.tokens}, {"eval_ms", r.ms}};
+                                       {"eval_tokens", r.tokens}, {"eval_ms", r.ms}, {"time", r.time}};
   WriteLine(line.dump());
 }
 
@@ -101,7 +130,7 @@ void Progress::Show(const StepRecord& r) {
        << "  loss " << std::setprecision(4) << r.loss << "  grad norm " << std::setprecision(3)
        << r.grad_norm << "  lr " << std::scientific << std::setprecision(2) << r.learning_rate << std::fixed
        << std::setprecision(0) << "  " << r.tokens_per_s << " tokens/s  ETA " << eta_s / 60 << ":" << std::setw(2)
-       << std::setfill('0') << eta_s % 60 << (r.skipped ? "  SKIPPED: not finite" : "");
+       << std::setfill('0') << eta_s % 60 << (r.spike ? "  SKIPPED: loss spike" : r.skipped ? "  SKIPPED: not finite" : "");
   if (terminal_) {
     constexpr int kBar = 24;
     const auto filled = static_cast<size_t>(r.step * kBar / std::max<int64_t>(steps_, 1));

@@ -4,8 +4,14 @@
 #include <cmath>
 
 #include "graph/error.h"
+#include "optim/model_flop.h"
 
 namespace weir {
+namespace {
+
+double UnixTime() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
+
+}  // namespace
 
 Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes,
                  Communicator* communicator)
@@ -13,7 +19,8 @@ Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoade
       data_(data),
       session_(canonical, options_.training, options_.micro_batch, options_.sequence, options_.init, passes,
                options_.device, communicator),
-      rank_(communicator == nullptr ? 0 : communicator->rank()) {
+      rank_(communicator == nullptr ? 0 : communicator->rank()),
+      flop_per_token_(ModelFlopPerToken(canonical, options_.sequence)) {
   options_.schedule.total_steps = options_.steps;
   options_.schedule.Validate();
   WEIR_CHECK(options_.grad_accumulation > 0, ErrorCode::kInvalidArgument, "--grad-accumulation=",
@@ -21,7 +28,7 @@ Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoade
 }
 
 CheckpointState Trainer::State(std::map<std::string, std::string> identity) const {
-  return {.step = step_, .updates = updates_, .samples = samples_, .tokens = tokens_, .identity = std::move(identity)};
+  return {.step = step_, .updates = updates_, .samples = samples_, .tokens = tokens_, .losses = losses_, .identity = std::move(identity)};
 }
 
 void Trainer::Resume(const CheckpointState& state) {
@@ -29,6 +36,7 @@ void Trainer::Resume(const CheckpointState& state) {
   updates_ = state.updates;
   samples_ = state.samples;
   tokens_ = state.tokens;
+  losses_ = state.losses;
 }
 
 TrainingSession::MicroBatch Trainer::ReadMicroBatch(const DataLoader& data, int64_t first, int64_t micro) const {
@@ -61,7 +69,30 @@ std::optional<EvalRecord> Trainer::Evaluate(const DataLoader& held_out, int64_t 
                                         [&](int64_t micro) { return ReadMicroBatch(held_out, 0, micro); }, stop);
   if (!result) return std::nullopt;
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-  return EvalRecord{.step = step_, .loss = result->loss, .tokens = result->valid_labels, .ms = elapsed.count()};
+  return EvalRecord{.step = step_, .loss = result->loss, .tokens = result->valid_labels, .ms = elapsed.count(), .time = UnixTime()};
+}
+
+// Every rank has the same result, so all do the same.
+void Trainer::UpdateOrSkip(const StepResult& result, StepRecord& record) {
+  if (!result.finite) {
+    if (options_.non_finite == NonFinitePolicy::kStop) {
+      throw NonFiniteError(ErrorCode::kDeviceError,
+                           StrCat("step ", step_, ": loss ", result.loss, " and gradient norm ", result.grad_norm,
+                                  " are not finite; parameters are as after step ", step_ - 1,
+                                  ". Lower --learning-rate, set --max-norm, or go on with --non-finite skip"));
+    }
+    record.skipped = true;
+    return;
+  }
+  if (losses_.IsSpike(result.loss, options_.skip_loss_z)) {
+    record.skipped = record.spike = true;
+    if (++losses_.spikes < kMostSpikes) return;
+    throw SpikeError(ErrorCode::kDeviceError,
+                     StrCat("step ", step_, ": loss ", result.loss, "; ", kMostSpikes, " steps in a row were more than ", options_.skip_loss_z,
+                            " standard deviations above ", losses_.mean, " and skipped. Raise --skip-loss-z, or look at the data"));
+  }
+  losses_.Add(result.loss);
+  session_.Update(record.learning_rate, ++updates_);
 }
 
 StepRecord Trainer::Step() {
@@ -72,23 +103,18 @@ StepRecord Trainer::Step() {
   const StepResult result = session_.ComputeGradients(batches);
   record.step = ++step_;
   samples_ += tokens_per_step() / options_.sequence;
-  if (result.finite) {
-    session_.Update(record.learning_rate, ++updates_);
-  } else {
-    if (options_.non_finite == NonFinitePolicy::kStop) {
-      throw NonFiniteError(ErrorCode::kDeviceError,
-                           StrCat("step ", step_, ": loss ", result.loss, " and gradient norm ", result.grad_norm,
-                                  " are not finite; parameters are as after step ", step_ - 1,
-                                  ". Lower --learning-rate, set --max-norm, or go on with --non-finite skip"));
-    }
-    record.skipped = true;
-  }
+  UpdateOrSkip(result, record);
   record.loss = result.loss;
   record.grad_norm = result.grad_norm;
   record.tokens = tokens_ += result.valid_labels;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   record.step_ms = elapsed.count() * 1e3;
   record.tokens_per_s = static_cast<double>(result.valid_labels) / elapsed.count();
+  const auto positions = static_cast<double>(tokens_per_step() / options_.training.layout.world);
+  record.model_tflops = positions * flop_per_token_ / elapsed.count() * 1e-12;
+  record.device_bytes = session_.plan().arena_bytes;
+  record.host_bytes = session_.plan().host_arena_bytes;
+  record.time = UnixTime();
   return record;
 }
 

@@ -10,6 +10,7 @@
 #include "graph/error.h"
 #include "optim/checkpoint.h"
 #include "optim/data_loader.h"
+#include "optim/loss_statistics.h"
 #include "optim/lr_schedule.h"
 #include "optim/training_session.h"
 
@@ -24,6 +25,11 @@ class NonFiniteError : public Error {
   using Error::Error;
 };
 
+class SpikeError : public NonFiniteError {
+ public:
+  using NonFiniteError::NonFiniteError;
+};
+
 struct TrainerOptions {
   int64_t micro_batch = 4;        // sequences per forward and backward
   int64_t sequence = 128;         // tokens per sequence
@@ -33,6 +39,7 @@ struct TrainerOptions {
   TrainingOptions training;
   InitOptions init;
   NonFinitePolicy non_finite = NonFinitePolicy::kStop;
+  double skip_loss_z = 0;         // a step whose loss is so many standard deviations above the mean changes nothing; 0 = off
   Placement device;
 };
 
@@ -42,7 +49,11 @@ struct StepRecord {
   double loss = 0, grad_norm = 0, learning_rate = 0, tokens_per_s = 0, step_ms = 0;
   // Trained on by all ranks since the start, this step included: positions with a label. The last position of a document has none.
   int64_t tokens = 0;
-  bool skipped = false;
+  bool skipped = false;  // it changed nothing
+  bool spike = false;    // because of its loss; else because it was not finite
+  double model_tflops = 0;  // per second and rank: ModelFlopPerToken of every position, labelled or not
+  int64_t device_bytes = 0, host_bytes = 0;  // of the plan, on this rank
+  double time = 0;  // when it ended, seconds since 1970
 };
 
 // One evaluation, as logged: after `step` finished steps.
@@ -51,6 +62,7 @@ struct EvalRecord {
   double loss = 0;
   int64_t tokens = 0;  // with a label, over all ranks
   double ms = 0;
+  double time = 0;
 };
 
 // Runs steps over a loader. Of W ranks, C of which share each sequence, rank r reads the samples
@@ -59,10 +71,13 @@ struct EvalRecord {
 // how it is split.
 class Trainer {
  public:
+  static constexpr int64_t kMostSpikes = 50;
+
   Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes,
           Communicator* communicator = nullptr);
 
-  // One step; throws NonFiniteError when it is not finite and the policy says stop.
+  // One step; throws NonFiniteError when it is not finite and the policy says stop, SpikeError after kMostSpikes
+  // skipped ones in a row: the loss has moved for good.
   StepRecord Step();
   // The loss on the first `batches` micro-batches of every rank of data that ends (DataOptions::once); 0 = all of it.
   // The same samples each time. nullopt when `stop` says so, as TrainingSession::Evaluate.
@@ -83,6 +98,7 @@ class Trainer {
   // This rank's part of the `micro`-th batch of all ranks after sample `first`.
   TrainingSession::MicroBatch ReadMicroBatch(const DataLoader& data, int64_t first, int64_t micro) const;
   std::vector<TrainingSession::MicroBatch> ReadStep() const;
+  void UpdateOrSkip(const StepResult& result, StepRecord& record);
   int64_t samples_per_micro_batch() const {  // of all ranks
     return tokens_per_step() / (options_.grad_accumulation * options_.sequence);
   }
@@ -91,6 +107,8 @@ class Trainer {
   const DataLoader& data_;
   TrainingSession session_;
   int64_t rank_;
+  double flop_per_token_;
+  LossStatistics losses_;
   int64_t step_ = 0, updates_ = 0, tokens_ = 0, samples_ = 0;
 };
 
@@ -99,9 +117,15 @@ struct Metrics {
   std::vector<EvalRecord> evaluations;
 };
 
-// The records of a metrics.jsonl up to `step`; the file is cut after them, so that a resumed run writes on. A line
-// that a killed run left half written ends it.
+// The records of a metrics.jsonl up to `step`. A line that is half written ends them.
 Metrics ReadMetrics(const std::filesystem::path& file, int64_t step);
+
+// The same; the file is cut after them, so that a resumed run writes on.
+Metrics ContinueMetrics(const std::filesystem::path& file, int64_t step);
+
+// What event files call the numbers of a record.
+std::vector<std::pair<std::string, double>> Scalars(const StepRecord& record);
+std::vector<std::pair<std::string, double>> Scalars(const EvalRecord& record);
 
 // Appends one JSON object per step, and one per evaluation, at full precision to <folder>/metrics.jsonl.
 class MetricsLog {
@@ -137,6 +161,6 @@ class Progress {
 };
 
 // Loss over steps as a self-contained SVG picture.
-std::string LossPicture(const std::vector<StepRecord>& records, const std::string& title);
+std::string LossPicture(const Metrics& metrics, const std::string& title);
 
 }  // namespace weir

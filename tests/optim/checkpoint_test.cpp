@@ -202,7 +202,7 @@ TEST_F(CheckpointTest, MetricsGoOnWhereTheCheckpointWas) {
     for (int64_t step = 1; step <= 3; ++step) log.Write(StepRecord{.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 7 * step});
   }
   std::ofstream(file, std::ios::app) << R"({"step": 4, "lo)";
-  const auto records = ReadMetrics(file, 2).steps;
+  const auto records = ContinueMetrics(file, 2).steps;
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[1].loss, 0.1 * 2);
   EXPECT_EQ(records[1].tokens, 14);

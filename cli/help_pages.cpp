@@ -1,0 +1,79 @@
+#include "cli/help_pages.h"
+
+#include <iostream>
+#include <sstream>
+#include <vector>
+
+#include "cli/commands.h"
+#include "cli/options.h"
+
+namespace weir {
+namespace {
+
+struct Page {
+  std::string name, summary;  // "bench step"
+};
+
+std::vector<Page> Pages() {
+  std::vector<Page> pages;
+  for (const Command& command : Commands()) {
+    pages.push_back({command.name, command.summary});
+    if (pages.back().name != "bench") continue;
+    pages.push_back({"bench step", "whole optimizer steps of a model on random tokens"});
+    pages.push_back({"bench dispatch", "experts spread over ranks"});
+  }
+  return pages;
+}
+
+// What a command prints for one of the help flags of options.h.
+std::string Ask(const Page& page, const char* flag) {
+  std::istringstream words(page.name);
+  std::string first, second;
+  words >> first >> second;
+  std::vector<const char*> arguments = {first.c_str()};
+  if (!second.empty()) arguments.push_back(second.c_str());
+  arguments.push_back(flag);
+  std::ostringstream text;
+  std::streambuf* const before = std::cout.rdbuf(text.rdbuf());
+  for (const Command& command : Commands()) {
+    if (first == command.name) command.run(static_cast<int>(arguments.size()), arguments.data());
+  }
+  std::cout.rdbuf(before);
+  return text.str();
+}
+
+}  // namespace
+
+std::string MarkdownHelp() {
+  std::string text = "# Commands and flags\n\nMade by `weir help --markdown`. Flags are the keys of `--config` files too. Sizes are written as 80GiB.\n";
+  for (const Page& page : Pages()) text += "\n## weir " + page.name + "\n" + page.summary + "\n\n" + Ask(page, kHelpMarkdown);
+  return text;
+}
+
+std::string BashCompletion() {
+  std::string commands, cases;
+  for (const Command& command : Commands()) commands += std::string(commands.empty() ? "" : " ") + command.name;
+  const auto pages = Pages();
+  for (auto page = pages.rbegin(); page != pages.rend(); ++page) {  // "bench step" before "bench"
+    std::istringstream names(Ask(*page, kHelpNames));
+    std::string flags;
+    for (std::string name; std::getline(names, name);) flags += (flags.empty() ? "" : " ") + name;
+    cases += "    '" + page->name + " '*) flags='" + flags + "' ;;\n";
+  }
+  return "# bash completion of weir: source <(weir completion bash)\n"
+         "_weir() {\n"
+         "  local word=${COMP_WORDS[COMP_CWORD]} flags=''\n"
+         "  COMPREPLY=()\n"
+         "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+         "    COMPREPLY=($(compgen -W '" + commands + "' -- \"$word\"))\n"
+         "    return\n"
+         "  fi\n"
+         "  case $word in -*) ;; *) return ;; esac\n"
+         "  case \"${COMP_WORDS[1]} ${COMP_WORDS[2]} \" in\n" + cases +
+         "  esac\n"
+         "  COMPREPLY=($(compgen -W \"$flags\" -- \"$word\"))\n"
+         "}\n"
+         "complete -o default -F _weir weir\n";
+}
+
+}  // namespace weir

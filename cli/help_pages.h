@@ -1,0 +1,11 @@
+#pragma once
+#include <string>
+
+namespace weir {
+
+// All commands and their flags as one Markdown page: docs/cli.md.
+std::string MarkdownHelp();
+// A bash script that completes commands and flags.
+std::string BashCompletion();
+
+}  // namespace weir

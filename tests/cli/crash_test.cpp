@@ -1,0 +1,122 @@
+// The real program, killed at random moments and started again, ends in the bytes of a run that was left alone.
+// WEIR_CRASHES=200 for the slow test; 10 otherwise.
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Slurp(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+class Crash : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::ofstream data(folder_ / "text.txt");
+    for (int i = 0; i < 300; ++i) data << "line " << i * i % 97 << " of some text\n";
+    std::ofstream(folder_ / "held.txt") << "line 1 of a text held out";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // Every step a checkpoint, every fifth an evaluation: most of the time is spent writing.
+  std::string Command(const std::string& out, int64_t steps) const {
+    return StrCat("exec " WEIR_PROGRAM " train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --data ", (folder_ / "text.txt").string(),
+                  " --eval-data ", (folder_ / "held.txt").string(), " --eval-every 5 --save-every 1 --keep 2 --sequence 16 --micro-batch 1",
+                  " --learning-rate 1e-5 --skip-loss-z 0.3 --tensorboard --resume auto --steps ", steps, " --out ", (folder_ / out).string(), " >",
+                  (folder_ / (out + ".log")).string(), " 2>&1");
+  }
+  int Finish(const std::string& command) const {
+    const int status = std::system(command.c_str());
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
+  // True when the run had ended before.
+  bool KillAfter(const std::string& command, std::chrono::milliseconds time) const {
+    const pid_t child = fork();
+    if (child == 0) {
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+    std::this_thread::sleep_for(time);
+    kill(child, SIGKILL);
+    int status = 0;
+    waitpid(child, &status, 0);
+    return !WIFSIGNALED(status);
+  }
+  // What was logged, without times.
+  std::string Metrics(const std::string& out) const {
+    std::string text;
+    std::ifstream file(folder_ / out / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      auto json = nlohmann::json::parse(line);
+      for (const char* key : {"time", "step_ms", "tokens_per_s", "model_tflops", "eval_ms"}) json.erase(key);
+      text += json.dump() + "\n";
+    }
+    return text;
+  }
+  const fs::path folder_ = fs::temp_directory_path() / ("weir_crash_" + std::to_string(getpid()));
+};
+
+TEST_F(Crash, KilledAtRandomMomentsEndsInTheSameBytes_SAV01) {
+  const char* asked = std::getenv("WEIR_CRASHES");
+  const int crashes = asked == nullptr ? 10 : std::atoi(asked);
+  const int64_t steps = 8 * crashes;
+  const auto start = std::chrono::steady_clock::now();
+  ASSERT_EQ(Finish(Command("whole", steps)), 0) << Slurp(folder_ / "whole.log");
+  const auto whole = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start);
+  const auto longest = std::max<int64_t>(100, 3 * whole.count() / crashes);
+  std::mt19937 random(7);
+  int killed = 0;
+  for (int i = 0; i < crashes; ++i) {
+    const std::chrono::milliseconds time(std::uniform_int_distribution<int64_t>(1, longest)(random));
+    killed += KillAfter(Command("parts", steps), time) ? 0 : 1;
+  }
+  ASSERT_EQ(Finish(Command("parts", steps)), 0) << Slurp(folder_ / "parts.log");
+  RecordProperty("killed", killed);
+  EXPECT_GT(killed, crashes / 3) << "of " << crashes << ", within " << longest << " ms each";
+  EXPECT_EQ(Metrics("whole"), Metrics("parts"));
+  EXPECT_NE(Metrics("whole").find("\"spike\":true"), std::string::npos) << "the running mean is part of what is resumed";
+  EXPECT_EQ(Slurp(folder_ / "whole/weights.safetensors"), Slurp(folder_ / "parts/weights.safetensors"));
+  for (const auto& entry : fs::directory_iterator(folder_ / "parts/checkpoints")) {
+    EXPECT_TRUE(entry.path().filename().string().starts_with("step-")) << entry.path();
+  }
+}
+
+// A disk that takes no more than 300 KiB of one file: no checkpoint fits.
+TEST_F(Crash, AFullDiskEndsTheRunInWordsAndLeavesNothingHalf) {
+  EXPECT_EQ(Finish("ulimit -f 600; " + Command("run", 5)), 1);
+  const std::string log = Slurp(folder_ / "run.log");
+  EXPECT_NE(log.find("cannot write"), std::string::npos) << log;
+  EXPECT_TRUE(!fs::exists(folder_ / "run/checkpoints") || fs::is_empty(folder_ / "run/checkpoints"));
+  ASSERT_EQ(Finish(Command("run", 5)), 0) << "with room again: " << Slurp(folder_ / "run.log");
+  ASSERT_EQ(Finish(Command("whole", 5)), 0);
+  EXPECT_EQ(Slurp(folder_ / "whole/weights.safetensors"), Slurp(folder_ / "run/weights.safetensors"));
+}
+
+TEST_F(Crash, APlaceThatCannotBeWrittenIsToldBeforeTheFirstStep_SAV07) {
+  std::string command = Command("run", 5);
+  const std::string out = (folder_ / "run").string();
+  command.replace(command.find("--out " + out) + 6, out.size(), "/proc/weir-run");
+  EXPECT_EQ(Finish(command), 1);
+  EXPECT_NE(Slurp(folder_ / "run.log").find("cannot create run folder"), std::string::npos) << Slurp(folder_ / "run.log");
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,61 @@
+// What tells people and shells about the flags.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <regex>
+
+#include "cli/help_pages.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string Output(const std::string& command) {
+  FILE* pipe = popen(command.c_str(), "r");
+  std::string output;
+  char buffer[4096];
+  for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
+  pclose(pipe);
+  return output;
+}
+
+// What bash offers for the last of `words`.
+std::string Completions(const std::string& words, int index) {
+  return Output("bash -c 'source <(" WEIR_PROGRAM " completion bash); COMP_WORDS=(" + words + "); COMP_CWORD=" + std::to_string(index) +
+                "; _weir; echo ${COMPREPLY[@]}'");
+}
+
+TEST(Help, TheCommittedPageIsWhatTheProgramSays) {
+  std::ifstream in(WEIR_SOURCE_DIR "/docs/cli.md");
+  const std::string committed((std::istreambuf_iterator<char>(in)), {});
+  EXPECT_TRUE(committed == Output(WEIR_PROGRAM " help --markdown")) << "flags have changed: weir help --markdown > docs/cli.md";
+}
+
+TEST(Help, CompletesCommandsAndFlags) {
+  EXPECT_EQ(Completions("weir tr", 1), "train\n");
+  EXPECT_EQ(Completions("weir train --learning-r", 2), "--learning-rate\n");
+  EXPECT_EQ(Completions("weir train m.onnx --data x --grad-a", 5), "--grad-accumulation\n");
+  EXPECT_NE(Completions("weir bench step --seq", 3).find("--sequence"), std::string::npos);
+  EXPECT_EQ(Completions("weir bench --seq", 2), "\n");
+  EXPECT_EQ(Completions("weir train mod", 2), "\n") << "files are the shell's";
+  EXPECT_EQ(Completions("weir nonsense --d", 2), "\n");
+}
+
+TEST(Help, VersionNamesCommitAndBuild) {
+  EXPECT_TRUE(std::regex_search(Output(WEIR_PROGRAM " --version"), std::regex(R"(^weir \d+\.\d+\.\d+ \((commit [0-9a-f]+(-dirty)?|no commit known), \w+, \w+ [\d.]+, .*CUDA.*\)\n$)")))
+      << Output(WEIR_PROGRAM " --version");
+}
+
+TEST(Help, AskingForNothingKnownIsWrongUse) {
+  for (const char* arguments : {"completion", "completion fish", "completion bash x"}) {
+    const int status = std::system((WEIR_PROGRAM " " + std::string(arguments) + " 2>/dev/null >/dev/null").c_str());
+    EXPECT_EQ(WEXITSTATUS(status), 2) << arguments;
+  }
+}
+
+}  // namespace
+}  // namespace weir

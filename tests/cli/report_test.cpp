@@ -1,0 +1,140 @@
+// weir report and TensorBoard event files, of a real run.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/property_tree/xml_parser.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "graph/error.h"
+#include "optim/chart.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+using Tree = boost::property_tree::ptree;
+
+std::string Slurp(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Throws when the text is no well-formed XML.
+Tree Parse(const std::string& xml) {
+  std::istringstream in(xml.starts_with("<!DOCTYPE") ? xml.substr(xml.find('\n')) : xml);
+  Tree tree;
+  boost::property_tree::read_xml(in, tree);
+  return tree;
+}
+
+size_t Count(const std::string& text, const std::string& what) {
+  size_t count = 0;
+  for (size_t at = 0; (at = text.find(what, at)) != text.npos; ++at) ++count;
+  return count;
+}
+
+class Report : public testing::Test {
+ protected:
+  void SetUp() override {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+    std::ofstream data(folder_ / "text.txt");
+    for (int i = 0; i < 200; ++i) data << "line " << i << " of some text\n";
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  int Weir(const std::string& arguments) const {
+    return WEXITSTATUS(std::system((WEIR_PROGRAM " " + arguments + " >" + (folder_ / "log").string() + " 2>&1").c_str()));
+  }
+  std::string Train(const std::string& more) const {
+    return "train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 32 --micro-batch 2 --learning-rate 3e-3 --data " +
+           (folder_ / "text.txt").string() + " --out '" + Run().string() + "' " + more;
+  }
+  fs::path Run() const { return folder_ / "a <b> & c"; }
+  const fs::path folder_ = fs::temp_directory_path() / ("weir_report_" + std::to_string(getpid()));
+};
+
+TEST_F(Report, IsOneWellFormedPageWithTheRunsNumbers) {
+  ASSERT_EQ(Weir(Train("--steps 12 --eval-every 5 --eval-data " + (folder_ / "text.txt").string())), 0) << Slurp(folder_ / "log");
+  ASSERT_EQ(Weir("report '" + Run().string() + "'"), 0) << Slurp(folder_ / "log");
+  const std::string page = Slurp(Run() / "report.html");
+  const Tree body = Parse(page).get_child("html.body");
+  EXPECT_NE(body.get<std::string>("h1").find("a <b> & c"), std::string::npos);
+  EXPECT_NE(body.get<std::string>("pre").find("learning-rate = 0.003\n"), std::string::npos);
+  std::map<std::string, std::string> summary;
+  for (const auto& [name, row] : body.get_child("table")) {
+    if (name == "tr") summary[row.front().second.data()] = row.back().second.data();
+  }
+  EXPECT_EQ(summary["steps"], "12 of 12");
+  EXPECT_EQ(summary["steps skipped"], "0");
+  double last = 0, held_out = 0;
+  int64_t bytes = 0;
+  std::istringstream lines(Slurp(Run() / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (json.contains("eval_loss")) held_out = json["eval_loss"];
+    else last = json["loss"], bytes = json["device_bytes"];
+  }
+  EXPECT_NEAR(std::stod(summary["loss, first and last"].substr(summary["loss, first and last"].find(' '))), last, 1e-4);
+  EXPECT_NEAR(std::stod(summary["held-out loss, last"]), held_out, 1e-4);
+  const auto plan = nlohmann::json::parse(Slurp(Run() / "plan.json"));
+  EXPECT_EQ(plan["arena_bytes"], bytes);
+  EXPECT_EQ(body.count("svg"), 6u) << "five charts, memory by term";
+  for (const auto& [term, amount] : plan["ledger"].items()) {
+    EXPECT_TRUE(amount.get<int64_t>() == 0 || page.find(">" + term + "</text>") != page.npos) << term;
+  }
+  EXPECT_EQ(Count(page, "<circle"), 4u) << "evaluations after 0, 5, 10 and 12 steps";
+  EXPECT_EQ(Count(page, "http"), Count(page, "xmlns=\"http://www.w3.org/2000/svg\"")) << "the page needs no network";
+}
+
+TEST_F(Report, OfWhatIsNoRunIsAnError) {
+  EXPECT_EQ(Weir("report " + folder_.string()), 1);
+  EXPECT_NE(Slurp(folder_ / "log").find("is no run folder"), std::string::npos);
+  EXPECT_EQ(Weir("report"), 2);
+  fs::create_directories(folder_ / "empty");
+  std::ofstream(folder_ / "empty/metrics.jsonl") << R"({"step": 1, "lo)";  // a run that has just begun, its line half written
+  ASSERT_EQ(Weir("report " + (folder_ / "empty").string()), 0) << Slurp(folder_ / "log");
+  EXPECT_NO_THROW(Parse(Slurp(folder_ / "empty/report.html")));
+  EXPECT_EQ(Slurp(folder_ / "empty/metrics.jsonl"), R"({"step": 1, "lo)") << "only read";
+}
+
+// The event file of a resumed run holds each step once.
+TEST_F(Report, EventFilesFollowTheMetrics) {
+  ASSERT_EQ(Weir(Train("--steps 4 --save-every 2 --tensorboard")), 0) << Slurp(folder_ / "log");
+  fs::remove_all(Run() / "checkpoints/step-000000004");
+  ASSERT_EQ(Weir(Train("--steps 6 --save-every 2 --tensorboard --resume auto")), 0) << Slurp(folder_ / "log");
+  std::vector<fs::path> files(fs::directory_iterator(Run() / "tensorboard"), {});
+  ASSERT_EQ(files.size(), 1u);
+  EXPECT_EQ(Count(Slurp(files[0]), "train/loss"), 6u);
+  EXPECT_EQ(Count(Slurp(files[0]), "memory/device_gib"), 6u);
+}
+
+TEST(Chart, DrawsWhatIsFiniteAndThinsWhatIsLong) {
+  Chart chart{.title = "a < b", .note = "", .lines = {{.color = "#000", .points = {}}}};
+  EXPECT_NO_THROW(Parse(ToSvg(chart)));
+  for (int i = 0; i < 100000; ++i) chart.lines[0].points.emplace_back(i, i == 7 ? std::nan("") : 5.0);
+  const std::string svg = ToSvg(chart);
+  EXPECT_NO_THROW(Parse(svg));
+  EXPECT_LT(svg.size(), 40000u);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+// Two points of a chart whose frame is known: 4 % of room above and below.
+TEST(Chart, PutsPointsWhereTheyBelong) {
+  const std::string svg = ToSvg({.title = "", .note = "", .lines = {{.color = "#000", .points = {{0, 100}, {10, 200}}}}});
+  const size_t at = svg.find("points=\"") + 8;
+  std::istringstream points(svg.substr(at, svg.find('"', at) - at));
+  double x0 = 0, y0 = 0, x1 = 0, y1 = 0;
+  char comma = 0;
+  points >> x0 >> comma >> y0 >> x1 >> comma >> y1;
+  EXPECT_NEAR(x0, 70, 1e-9);
+  EXPECT_NEAR(x1, 700, 1e-9);
+  EXPECT_NEAR(y1, 40 + 320 * 4.0 / 108, 1e-3);
+  EXPECT_NEAR(y0, 360 - 320 * 4.0 / 108, 1e-3);
+}
+
+}  // namespace
+}  // namespace weir
