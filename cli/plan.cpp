@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "backend/cpu/parallel.h"
 #include "cli/commands.h"
 #include "cli/graph_options.h"
 #include "cli/load_model.h"
@@ -43,7 +44,7 @@ po::options_description Options(PlanFlags& flags) {
       ("token-step", integer(flags.token_step), "with --max-tokens: it is a multiple of this")
       ("auto", po::bool_switch(&flags.choose), "choose the knobs: the fastest by estimate whose exact plan fits; prints the command line")
       ("machine", text(flags.machine), "JSON FILE of what the machine does per second, for estimates: gemm_flops, attention_flops, attention_backward_flops, "
-                                       "experts_flops, experts_backward_flops, memory_bandwidth, h2d, d2h, link; default: an H200 in bfloat16")
+                                       "experts_flops, experts_backward_flops, memory_bandwidth, h2d, d2h, link; absent ones are an H200's in bfloat16. Default: that with --device cuda, else this process's cores")
       ("html", text(flags.html), "FILE for a picture: bytes by term against tokens, with and without each operator")
       ("json", po::bool_switch(&flags.json), "print every buffer, step, the ledger and all findings as JSON");
   return main;
@@ -64,8 +65,12 @@ void CheckFits(const char* flag, int64_t bytes, int64_t beside, int64_t budget) 
   std::cerr << "fits: " << FormatBytes(bytes) << context << " of " << FormatBytes(budget) << " " << flag << "\n";
 }
 
-// Of the knobs as given, or of those that --auto chose.
+// Of the knobs as given, of those that --auto chose, or whether any length fits.
 void CheckVerdict(const PlanFindings& found) {
+  if (found.searched_length && !found.automatic) {
+    WEIR_CHECK(found.longest != nullptr, ErrorCode::kBudgetExceeded, "no sequence of --token-step=", found.token_step, " tokens or more fits the budgets");
+    return;
+  }
   WEIR_CHECK(!found.automatic || found.chosen != nullptr, ErrorCode::kBudgetExceeded, "no choice of knobs fits the budgets");
   CheckFits("--device-memory", found.automatic ? found.chosen->device_bytes : found.plan->arena_bytes, found.budgets.beside_arena, found.budgets.device);
   CheckFits("--host-memory", found.automatic ? found.chosen->host_bytes : found.plan->host_arena_bytes, 0, found.budgets.host);
@@ -79,6 +84,7 @@ PlanFindings Find(const PlanFlags& flags, const StepPlan& step, PlanSearch& sear
                      .paper = PaperBudget(search.canonical(), *step.graph, knobs.training.layout.world, knobs.micro_batch * knobs.sequence / knobs.dispatch.context_parallel,
                                           knobs.training.offload.bucket, knobs.training.offload.slots),
                      .cost = EstimateStep(step.plan, rates),
+                     .machine = rates.name,
                      .budgets = budgets,
                      .fits = budgets.Hold(step.plan.arena_bytes, step.plan.host_arena_bytes),
                      .searched_length = flags.max_tokens,
@@ -86,7 +92,7 @@ PlanFindings Find(const PlanFlags& flags, const StepPlan& step, PlanSearch& sear
                      .advice = {},
                      .automatic = flags.choose,
                      .command_line = {}};
-  if (!found.fits) found.advice = AdviseKnobs(search);
+  if (found.searched_knobs() && !found.fits) found.advice = AdviseKnobs(search);
   if (found.searched_knobs()) found.chosen = flags.choose ? ChooseKnobs(search) : FindFitting(search, knobs);
   if (found.chosen != nullptr) found.command_line = TrainCommandLine(flags.model, knobs, found.chosen->knobs, search.device());
   if (flags.max_tokens) found.longest = search.LongestSequence(knobs, flags.token_step);
@@ -110,7 +116,7 @@ int PlanCommand(int argc, const char* const* argv) {
   flags.knobs.dispatch.Check(flags.knobs.training.layout.world, flags.knobs.sequence);
   const DeviceKind device = ParseDevice(flags.device);
   if (device == DeviceKind::kCuda) budgets.beside_arena = kCudaContext;
-  const MachineRates rates = flags.machine.empty() ? MachineRates{} : ReadMachine(flags.machine);
+  const MachineRates rates = !flags.machine.empty() ? ReadMachine(flags.machine) : device == DeviceKind::kCuda ? MachineRates{} : CpuRates(CpuThreads());
   PassManager passes;
   const auto graph = LoadCanonical(flags.model, values, passes);
   const StepPlan step = PlanStepOf(*graph, flags.knobs, device, passes);

@@ -99,11 +99,11 @@ void PrintPlan(const PlanFindings& found, const PlanSearch& search, std::ostream
   PrintPaper(found.plan->ledger, found.paper.device, "device", out);
   if (found.plan->host_arena_bytes > 0) PrintPaper(found.plan->host_ledger, found.paper.host, "host", out);
   out << "paper: arXiv 2609.14306, equation 6, " << found.paper.symbols << "\n";
-  out << "estimated step " << Line("%.3g", found.cost.Total()) << " s: " << InWords(found.cost.OfStep()) << "\n";
+  out << "estimated step " << Line("%.3g", found.cost.Total()) << " s on " << found.machine << ": " << InWords(found.cost.OfStep()) << "\n";
   if (found.searched_length) PrintLongest(found, out);
   if (found.automatic) {
     PrintTried(search, out);
-  } else if (!found.fits) {
+  } else if (found.searched_knobs()) {
     PrintAdvice(found, out);
   }
   if (found.searched_knobs()) PrintChosen(found, out);
@@ -112,7 +112,7 @@ void PrintPlan(const PlanFindings& found, const PlanSearch& search, std::ostream
 std::string FindingsJson(const PlanFindings& found, const PlanSearch& search) {
   auto json = nlohmann::ordered_json::parse(PlanJson(*found.plan));
   json["paper"] = {{"symbols", found.paper.symbols}, {"device", ToJson(found.paper.device)}, {"host", ToJson(found.paper.host)}};
-  json["estimate"] = {{"seconds", found.cost.Total()}, {"seconds_by_term", found.cost.OfStep()}, {"flop", found.cost.flops},
+  json["estimate"] = {{"machine", found.machine}, {"seconds", found.cost.Total()}, {"seconds_by_term", found.cost.OfStep()}, {"flop", found.cost.flops},
                       {"host_link_bytes", found.cost.host_bytes}, {"rank_link_bytes", found.cost.link_bytes}};
   if (found.budgets.given()) json["budget"]["fits"] = found.fits;
   if (found.budgets.given()) json["budget"]["beside_arena"] = found.budgets.beside_arena;
@@ -125,7 +125,7 @@ std::string FindingsJson(const PlanFindings& found, const PlanSearch& search) {
                                                                            {"device_bytes", found.longest->device_bytes},
                                                                            {"host_bytes", found.longest->host_bytes}};
   }
-  if (!found.fits) {
+  if (found.searched_knobs()) {
     json["advice"] = nlohmann::ordered_json::array();
     for (const Advice& a : found.advice) {
       json["advice"].push_back({{"flags", a.flags}, {"device_saved", a.device_saved}, {"host_added", a.host_added}, {"seconds_added", a.seconds_added},

@@ -15,6 +15,7 @@ struct PlanFindings {
   const Plan* plan = nullptr;
   ClosedForm paper;
   StepCost cost;
+  std::string machine;  // whose rates the estimates have
   Budgets budgets;
   bool fits = true;
   bool searched_length = false;
@@ -24,7 +25,7 @@ struct PlanFindings {
   bool automatic = false;                  // --auto: the verdict is that of `chosen`
   const Candidate* chosen = nullptr;       // by --auto, or what would fit; null: nothing does
   std::string command_line;                // of `chosen`
-  bool searched_knobs() const { return automatic || !fits; }
+  bool searched_knobs() const { return automatic || (!fits && !searched_length); }
 };
 
 void PrintPlan(const PlanFindings& found, const PlanSearch& search, std::ostream& out);

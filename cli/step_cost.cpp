@@ -150,12 +150,27 @@ double StepCost::Total(double micro_batches) const {
   return total;
 }
 
+MachineRates CpuRates(int64_t cores) {
+  const auto n = static_cast<double>(cores);
+  return {.name = StrCat(cores, cores == 1 ? " CPU core" : " CPU cores"),
+          .gemm_flops = 93e9 * n,
+          .attention_flops = 58e9 * n,
+          .attention_backward_flops = 74e9 * n,
+          .experts_flops = 90e9 * n,
+          .experts_backward_flops = 70e9 * n,
+          .memory_bandwidth = 12e9 * n,
+          .h2d = 6e9 * n,
+          .d2h = 6e9 * n,
+          .link = 2e9 * n};
+}
+
 MachineRates ReadMachine(const std::string& path) {
   std::ifstream file(path);
   WEIR_CHECK(file.good(), ErrorCode::kIoError, "--machine=", path, ": cannot be read");
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   WEIR_CHECK(json.is_object(), ErrorCode::kInvalidArgument, "--machine=", path, ": expected a JSON object such as {\"gemm_flops\": 6e14}");
   MachineRates rates;
+  rates.name = "'" + path + "'";
   const std::map<std::string, double*> members = {
       {"gemm_flops", &rates.gemm_flops},       {"attention_flops", &rates.attention_flops}, {"attention_backward_flops", &rates.attention_backward_flops},
       {"experts_flops", &rates.experts_flops}, {"experts_backward_flops", &rates.experts_backward_flops},

@@ -9,6 +9,7 @@ namespace weir {
 // What a machine does per second: flop, or bytes. The defaults are one H200's in bfloat16 (bench/results/h200.md);
 // link is NVLink between two of them.
 struct MachineRates {
+  std::string name = "an H200 in bfloat16";
   double gemm_flops = 600e12;
   double attention_flops = 615e12, attention_backward_flops = 534e12;
   double experts_flops = 512e12, experts_backward_flops = 331e12;
@@ -16,6 +17,9 @@ struct MachineRates {
   double h2d = 41.8e9, d2h = 41.8e9;  // both ways at once, as the streaming optimizer was measured
   double link = 348e9;                // each way
 };
+
+// `cores` of an AMD EPYC with AVX-512 in float32, as `weir bench` has them; rough for models of small matrices.
+MachineRates CpuRates(int64_t cores);
 
 // A JSON object with these members' names; absent ones keep the H200's. Throws InvalidArgument naming unknown keys and
 // values that are not positive.

@@ -122,6 +122,8 @@ TEST_F(Plans, TheLongestSequenceIsTheLongest) {
     EXPECT_GT(ArenaOf(knobs + " --sequence 704"), budget);
   }
   EXPECT_EQ(PlanOf("--sequence 64 --max-tokens --device-memory 4KiB", 3)["max_tokens"]["sequence"], 0);
+  EXPECT_EQ(PlanOf("--sequence 4096 --max-tokens --token-step 32 --device-memory " + std::to_string(ArenaOf("--sequence 64")))["max_tokens"]["sequence"], 64)
+      << "the verdict is that of the length found";
 }
 
 // olmoe of models/: H 64, V 307, k 2, 2 layers; N = 2 x 40 tokens of float32.
