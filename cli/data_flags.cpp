@@ -76,6 +76,7 @@ void DataFlags::AddIdentity(const DataLoader& data, std::map<std::string, std::s
   identity["--no-shuffle"] = no_shuffle ? "1" : "0";
   identity["--no-pack"] = no_pack ? "1" : "0";
   identity["tokens of --data"] = std::to_string(data.tokens_per_epoch());
+  identity["hash of --data"] = std::to_string(data.hash());
   identity["documents of --data"] = std::to_string(data.documents());
   std::string weights;
   for (const std::string& path : paths) {

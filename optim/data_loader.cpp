@@ -85,6 +85,12 @@ int64_t DataLoader::documents() const {
   return documents;
 }
 
+uint64_t DataLoader::hash() const {
+  uint64_t hash = 0;
+  for (const TokenStream& stream : streams_) hash = hash * 31 + stream.hash();
+  return hash;
+}
+
 int64_t DataLoader::samples_per_epoch() const {
   WEIR_CHECK(streams_.size() == 1, ErrorCode::kInternal, "a mixture has no epoch");
   return streams_[0].samples_per_epoch();

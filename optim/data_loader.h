@@ -27,6 +27,7 @@ class DataLoader {
   Sample Get(int64_t sample_index) const;
   int64_t tokens_per_epoch() const;  // of all sources, each once
   int64_t documents() const;
+  uint64_t hash() const;  // of all ids of all sources, in order
   int64_t samples_per_epoch() const;  // of one source
   const std::vector<TokenStream>& streams() const { return streams_; }
 

@@ -303,7 +303,8 @@ std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const fs::path& path,
   return files;
 }
 
-void CheckTokenRange(const TokenFile& file, int64_t vocabulary) {
+uint64_t CheckTokenRange(const TokenFile& file, int64_t vocabulary) {
+  uint64_t hash = 14695981039346656037ull;
   std::vector<int64_t> buffer(1 << 16);
   for (int64_t first = 0; first < file.tokens(); first += static_cast<int64_t>(buffer.size())) {
     buffer.resize(static_cast<size_t>(std::min<int64_t>(1 << 16, file.tokens() - first)));
@@ -313,8 +314,10 @@ void CheckTokenRange(const TokenFile& file, int64_t vocabulary) {
                  file.path(), "': ", file.Place(first + static_cast<int64_t>(i)), " is ", buffer[i],
                  ", outside the model's vocabulary 0..", vocabulary - 1,
                  "; check --data-format or tokenise for this model");
+      hash = (hash ^ static_cast<uint64_t>(buffer[i])) * 1099511628211ull;
     }
   }
+  return hash;
 }
 
 }  // namespace weir

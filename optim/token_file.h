@@ -42,7 +42,8 @@ struct TokenFileOptions {
 std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const std::filesystem::path& path,
                                                        const TokenFileOptions& options);
 
-// Throws InvalidArgument with file and position of the first id outside [0, vocabulary).
-void CheckTokenRange(const TokenFile& file, int64_t vocabulary);
+// Throws InvalidArgument with file and position of the first id outside [0, vocabulary). Returns a hash of the ids
+// (FNV-1a over whole ids), which tells other data of the same size.
+uint64_t CheckTokenRange(const TokenFile& file, int64_t vocabulary);
 
 }  // namespace weir

@@ -13,7 +13,7 @@ TokenStream::TokenStream(std::vector<std::unique_ptr<TokenFile>> files, const Da
     : files_(std::move(files)), options_(options) {
   WEIR_CHECK(options.sequence > 0, ErrorCode::kInvalidArgument, "--sequence=", options.sequence, " must be positive");
   for (const auto& file : files_) {
-    CheckTokenRange(*file, options.vocabulary);
+    hash_ = hash_ * 31 + CheckTokenRange(*file, options.vocabulary);
     const auto& starts = file->document_starts();
     for (size_t d = 0; d + 1 < starts.size(); ++d) {
       const int64_t length = starts[d + 1] - starts[d];

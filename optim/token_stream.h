@@ -38,6 +38,7 @@ class TokenStream {
   Sample Get(int64_t index) const;
   int64_t tokens() const { return tokens_; }  // of an epoch
   int64_t documents() const { return static_cast<int64_t>(documents_.size()); }
+  uint64_t hash() const { return hash_; }  // of all ids, in file order
   int64_t samples_per_epoch() const;  // the last one may be begun only
 
  private:
@@ -59,6 +60,7 @@ class TokenStream {
   std::vector<Document> documents_;
   DataOptions options_;
   int64_t tokens_ = 0, room_ = 0;
+  uint64_t hash_ = 0;
   mutable Epoch epochs_[2];  // a sample rarely spans more than two
 };
 

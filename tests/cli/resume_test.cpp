@@ -134,6 +134,14 @@ TEST_F(Resume, OtherDataOrFlagsAreRefusedAndAFinishedRunStaysFinished) {
   const Outcome other = Train("run", "--steps 6 --seed 5 --resume auto");
   EXPECT_EQ(other.code, 1);
   EXPECT_NE(other.text.find("--seed: 0 then, 5 now"), std::string::npos) << other.text;
+  std::string text = Slurp(folder_ / "text.txt");
+  std::swap(text[10], text[11]);
+  std::ofstream(folder_ / "text.txt") << text;
+  const Outcome swapped = Train("run", "--steps 6 --resume auto");
+  EXPECT_EQ(swapped.code, 1);
+  EXPECT_NE(swapped.text.find("hash of --data"), std::string::npos) << swapped.text;
+  std::swap(text[10], text[11]);
+  std::ofstream(folder_ / "text.txt") << text;
   const Outcome shorter = Train("run", "--steps 2 --resume auto");
   EXPECT_NE(shorter.code, 0);
   EXPECT_NE(shorter.text.find("has finished step 4 already"), std::string::npos) << shorter.text;
