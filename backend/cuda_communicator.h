@@ -19,7 +19,8 @@ namespace weir {
 //    group run in the order they were started.
 //  - What StartSend and StartReceive start leaves at the next Wait or exchange of the group, all together, and is over
 //    together. Messages of one (sender, receiver) meet in the order they were started, whatever their tags. One that
-//    has left holds up its group until the other end has left too: start what you receive before waiting for what you send.
+//    has left holds up its group until the other end has left too: start what you receive before waiting for what you send,
+//    and let what leaves together at one end leave together at the other.
 //  - A peer may appear several times on a side of StartExchange, this rank once: those of a pair meet in order. At most
 //    2048 transfers in one exchange.
 //  - Transfers of no bytes do nothing: a Barrier is the host's.
