@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -173,7 +174,11 @@ void Checkpoints::Save(const TrainingSession& session, const CheckpointState& st
     for (const auto& [name, slot] : slots) entries.push_back({name, DType::kFloat32, ToDims(slot.parameter->shape)});
     Json checksums = Json::object();
     WriteSafetensors(temporary / kTensors, entries, {}, [&](const TensorEntry& entry) {
-      auto bytes = AsBytes(Read(session, slots.at(entry.name)));
+      const auto values = Read(session, slots.at(entry.name));
+      WEIR_CHECK(std::ranges::all_of(values, [](float v) { return std::isfinite(v); }), ErrorCode::kDeviceError, "'", entry.name,
+                 "' holds NaN or infinity after step ", state.step, ", so no checkpoint is written; go on from the one before with a lower "
+                 "--learning-rate");
+      auto bytes = AsBytes(values);
       checksums[entry.name] = Crc(bytes);
       return bytes;
     });

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <fstream>
+#include <limits>
 
 #include "graph/error.h"
 #include "graph_passes/pipeline.h"
@@ -212,6 +214,26 @@ TEST_F(CheckpointTest, MetricsGoOnWhereTheCheckpointWas) {
   for (std::string line; std::getline(in, line);) ++lines;
   EXPECT_EQ(lines, 3);
   EXPECT_TRUE(ReadMetrics(folder_ / "none.jsonl", 5).steps.empty());
+}
+
+TEST_F(CheckpointTest, WhatIsNotFiniteIsNeverSaved) {
+  auto trainer = MakeTrainer();
+  trainer->Step();
+  checkpoints().Save(trainer->session(), trainer->State(identity_));
+  trainer->Step();
+  const Value& parameter = *trainer->session().parameters().back();
+  for (const bool moment : {true, false}) {
+    std::vector<float> values = moment ? trainer->session().Moment(parameter, "v") : trainer->session().Data(parameter);
+    const std::vector<float> before = values;
+    values[values.size() / 2] = moment ? std::numeric_limits<float>::infinity() : std::nanf("");
+    if (moment) trainer->session().SetMoment(parameter, "v", values);
+    else trainer->session().SetData(parameter, values);
+    EXPECT_NE(Message([&] { checkpoints().Save(trainer->session(), trainer->State(identity_)); }).find("holds NaN or infinity after step 2"),
+              std::string::npos);
+    if (moment) trainer->session().SetMoment(parameter, "v", before);
+  }
+  ASSERT_EQ(checkpoints().List().size(), 1u);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "checkpoints"), {}), 1) << "nothing half written";
 }
 
 TEST_F(CheckpointTest, AFolderThatCannotBeWrittenIsAnErrorAndLeavesNothing) {
