@@ -18,6 +18,7 @@
 #include "cli/outputs.h"
 #include "cli/rank_flags.h"
 #include "cli/run_checkpoints.h"
+#include "cli/run_evaluations.h"
 #include "cli/run_folder.h"
 #include "graph/error.h"
 #include "kernels/pipelined_llep/notices.h"
@@ -246,8 +247,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   const int64_t vocabulary = VocabularyOf(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
-  std::optional<DataLoader> held_out;
-  if (flags.data.evaluates()) held_out = flags.data.OpenHeldOut(flags.trainer.sequence, flags.run.seed, vocabulary);
+  RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
   Trainer trainer(*graph, flags.trainer, data, passes, world);
   passes.CheckNames();
   const fs::path path = flags.run.output;
@@ -281,22 +281,14 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   int stopped_by = 0;
   bool complete = false;
   const auto stopped = [&] { return (stopped_by = AgreedSignal(world)) != 0; };
-  int64_t evaluated = AgreedMaximum(world, folder ? folder->Evaluated() : -1);
-  // After this step, when it is due and not done; false when a signal came before its end.
-  const auto evaluate = [&](int64_t step) {
-    if (!held_out || step == evaluated || !(step == 0 || trainer.Done() || (flags.data.eval_every > 0 && step % flags.data.eval_every == 0))) return true;
-    const auto record = trainer.Evaluate(*held_out, flags.data.eval_batches, stopped);
-    if (record && folder) folder->Record(*record);
-    evaluated = step;
-    return record.has_value();
-  };
+  evaluations.Start(AgreedMaximum(world, folder ? folder->Evaluated() : -1));
   try {
-    complete = evaluate(resumed) && trainer.Done();
+    complete = evaluations.AfterStep(trainer, resumed, stopped, folder.get()) && trainer.Done();
     while (!complete && !stopped()) {
       const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
       if (folder) folder->Record(record);
       checkpoints.AfterStep(trainer, record.step);
-      complete = evaluate(record.step) && trainer.Done();
+      complete = evaluations.AfterStep(trainer, record.step, stopped, folder.get()) && trainer.Done();
     }
   } catch (Error& error) {
     SaveAfterError(error, trainer.session(), folder.get(), world);

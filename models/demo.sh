@@ -16,9 +16,11 @@ echo "== weir import"
 echo "== weir train"
 "$weir" train "$model" --names "$names" "${data[@]}" --data-format text --out "$out" --steps 300 \
   --micro-batch 32 --sequence 256 --learning-rate 3e-3 --min-learning-rate 3e-4 --warmup-steps 20
+"$weir" report "$out"
 echo "== weir export"
 "$weir" export "$model" --names "$names" --weights "$out/weights.safetensors" -o "$out/trained.onnx"
 echo
 echo "run folder  weir_runs/demo"
 echo "model       weir_runs/demo/trained.onnx"
-echo "picture     weir_runs/demo/loss.svg"
+echo "picture     weir_runs/demo/loss.svg
+page        weir_runs/demo/report.html"

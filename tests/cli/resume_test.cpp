@@ -170,6 +170,30 @@ TEST_F(Resume, EvaluationsAreTheSameAndChangeNothing) {
   ExpectSame("whole", "parts");
 }
 
+TEST_F(Resume, AMixtureGoesOnWithItsWeightsOnly) {
+  std::ofstream(folder_ / "other.txt") << std::string(3000, 'x');
+  const auto mixture = [&](const char* first, const char* second) {
+    return StrCat(" --data ", (folder_ / "text.txt").string(), first, " --data ", (folder_ / "other.txt").string(), second);
+  };
+  const auto train = [&](const std::string& out, const std::string& more) {
+    const std::string single = " --data " + (folder_ / "text.txt").string();
+    std::string command = Command(out, more);
+    command.erase(command.find(single), single.size());
+    const int status = std::system((command + " >" + (folder_ / "log").string() + " 2>&1").c_str());
+    return Outcome{WEXITSTATUS(status), Slurp(folder_ / "log")};
+  };
+  const std::string weights = mixture(":0.7", ":0.3");
+  ASSERT_EQ(train("whole", "--steps 9" + weights).code, 0) << Slurp(folder_ / "log");
+  ASSERT_EQ(train("parts", "--steps 9" + weights).code, 0);
+  fs::remove_all(folder_ / "parts/checkpoints/step-000000009");
+  const Outcome other = train("parts", "--steps 9 --resume auto" + mixture(":0.6", ":0.4"));
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.text.find("weights of --data: 0.7, 0.3 then, 0.6, 0.4 now"), std::string::npos) << other.text;
+  ASSERT_EQ(train("parts", "--steps 9 --resume auto" + weights).code, 0) << Slurp(folder_ / "log");
+  ExpectSame("whole", "parts");
+  EXPECT_EQ(train("wrong", "--steps 9" + mixture(":0.7", "")).code, 2) << "one weight only";
+}
+
 // Held-out data of many times what is trained on between two evaluations: the signal comes while evaluating.
 TEST_F(Resume, ASignalDuringAnEvaluationSavesAndStops_SAV08) {
   {
