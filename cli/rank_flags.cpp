@@ -28,6 +28,7 @@ int64_t Cores() {
 Placement PlaceOn(const std::string& device, const RankFlags& flags, const RankEnvironment& environment) {
   Placement place = ChosenDevice(device);
   place.timeout = std::chrono::seconds(flags.timeout_s);
+  place.local_ranks = environment.local_size;
   if (place.kind == DeviceKind::kCpu || environment.world == 1) return place;
   // Only who starts each rank by itself can have given it a mask of its own.
   const bool masked = environment.launcher != "weir" && ProcessVariables().contains("CUDA_VISIBLE_DEVICES");

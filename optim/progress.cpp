@@ -31,7 +31,7 @@ StepRecord StepOf(const nlohmann::json& json) {
           .step_ms = Number(json, "step_ms"), .tokens = json.value("tokens", int64_t{0}),
           .skipped = json.value("skipped", false), .spike = json.value("spike", false), .model_tflops = Number(json, "model_tflops"),
           .device_bytes = json.value("device_bytes", int64_t{0}), .host_bytes = json.value("host_bytes", int64_t{0}),
-          .time = Number(json, "time")};
+          .time = Number(json, "time"), .router_loss = json.value("router_loss", 0.0)};
 }
 
 EvalRecord EvaluationOf(const nlohmann::json& json) {
@@ -97,11 +97,12 @@ MetricsLog::MetricsLog(const std::filesystem::path& file) : impl_(std::make_uniq
 MetricsLog::~MetricsLog() = default;
 
 void MetricsLog::Write(const StepRecord& r) {
-  const nlohmann::ordered_json line = {
+  nlohmann::ordered_json line = {
       {"step", r.step},       {"loss", r.loss},         {"grad_norm", r.grad_norm},
       {"learning_rate", r.learning_rate}, {"tokens", r.tokens}, {"tokens_per_s", r.tokens_per_s},
       {"step_ms", r.step_ms}, {"skipped", r.skipped},   {"spike", r.spike},    {"model_tflops", r.model_tflops},
       {"device_bytes", r.device_bytes}, {"host_bytes", r.host_bytes}, {"time", r.time}};
+  if (r.router_loss != 0) line["router_loss"] = r.router_loss;
   WriteLine(line.dump());
 }
 

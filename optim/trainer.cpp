@@ -105,6 +105,7 @@ StepRecord Trainer::Step() {
   samples_ += tokens_per_step() / options_.sequence;
   UpdateOrSkip(result, record);
   record.loss = result.loss;
+  record.router_loss = result.router_loss;
   record.grad_norm = result.grad_norm;
   record.tokens = tokens_ += result.valid_labels;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

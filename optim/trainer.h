@@ -54,6 +54,7 @@ struct StepRecord {
   double model_tflops = 0;  // per second and rank: ModelFlopPerToken of every position, labelled or not
   int64_t device_bytes = 0, host_bytes = 0;  // of the plan, on this rank
   double time = 0;  // when it ended, seconds since 1970
+  double router_loss = 0;  // what of the loss is the routers'
 };
 
 // One evaluation, as logged: after `step` finished steps.

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/cuda_communicator.h"
+#include "backend/host_memory.h"
 #include "backend/tree_reduce.h"
 #include "graph/error.h"
 #include "graph/parameter.h"
@@ -86,9 +87,17 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   SpecializeShapes(*graph_, batch, sequence_);
   PlaceOnHost(*graph_, options, passes);
   plan_ = MakePlan(*graph_, place.kind);
+  CheckMemory(place);
   MakeExecutor(place);
   for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
   LoadInto(*graph_, *executor_, init);
+}
+
+// Every rank asks before any takes.
+void TrainingSession::CheckMemory(const Placement& place) const {
+  const int64_t bytes = plan_.host_arena_bytes + (place.kind == DeviceKind::kCpu ? plan_.arena_bytes : 0);
+  CheckHostMemory(bytes, place.local_ranks, ReadHostMemory());
+  if (communicator_ != nullptr) communicator_->host().Barrier({"Barrier", "host memory"});
 }
 
 void TrainingSession::MakeExecutor(const Placement& place) {
@@ -145,9 +154,10 @@ int64_t TrainingSession::CountValidLabels(std::span<const MicroBatch> micro_batc
 void TrainingSession::AgreeOnResult(StepResult& result) const {
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (communicator_ == nullptr) return;
-  double shared[] = {result.loss, result.finite ? 0.0 : 1.0};
+  double shared[] = {result.loss, result.finite ? 0.0 : 1.0, result.router_loss};
   SumOverRanks(*communicator_, shared, {"SumOverRanks", "loss"});
   result.loss = shared[0];
+  result.router_loss = shared[2];
   result.finite = shared[1] == 0 && std::isfinite(result.loss);
 }
 
@@ -168,8 +178,9 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
     executor_->Run(Phase::kForward);
     executor_->Run(Phase::kBackward);
     result.loss += Result(*loss);
-    if (router_loss != nullptr) result.loss += Floats("router_loss")[0];
+    if (router_loss != nullptr) result.router_loss += Floats("router_loss")[0];
   }
+  result.loss += result.router_loss;
   executor_->Run(Phase::kNorm);
   result.grad_norm = Result(Named("gradient_norm"));
   AgreeOnResult(result);

@@ -25,6 +25,7 @@ struct InitOptions {
 // One optimizer step's results over all ranks, equal on each.
 struct StepResult {
   double loss = 0;       // mean over the valid labels of the step; 0 when there are none. Router losses included
+  double router_loss = 0;  // of that
   double grad_norm = 0;  // global, before clipping
   int64_t valid_labels = 0;
   bool finite = true;    // false: loss or norm is NaN or inf on any rank
@@ -35,6 +36,7 @@ struct Placement {
   DeviceKind kind = DeviceKind::kCpu;
   int ordinal = 0;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of transfers between the GPUs of ranks
+  int64_t local_ranks = 1;  // processes that share this machine's memory
 
   Placement(DeviceKind k = DeviceKind::kCpu) : kind(k) {}
 };
@@ -100,6 +102,7 @@ class TrainingSession {
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
   int64_t CountValidLabels(std::span<const MicroBatch> micro_batches) const;
   void AgreeOnResult(StepResult& result) const;
+  void CheckMemory(const Placement& place) const;
   void MakeExecutor(const Placement& place);
   double Result(const Value& value) const;
   const Value& Named(const std::string& name) const;

@@ -138,6 +138,13 @@ TEST_F(Cli, RouterLossesAreTrainedAndTold) {
   const Result balanced = Weir(Train("b", "--balance-loss 0.5 --z-loss 0.01"));
   ASSERT_EQ(balanced.code, 0) << balanced.output;
   EXPECT_NE(Slurp(folder_ / "a/weights.safetensors"), Slurp(folder_ / "b/weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "a/metrics.jsonl").find("router_loss"), std::string::npos);
+  std::istringstream metrics(Slurp(folder_ / "b/metrics.jsonl"));
+  std::string first;
+  std::getline(metrics, first);
+  const double router = nlohmann::json::parse(first)["router_loss"];
+  EXPECT_GT(router, 0.5 * 1.8);  // E * sum F P is about k = 2 where experts are used evenly
+  EXPECT_LT(router, 0.5 * 3 + 0.01 * 25);
   EXPECT_NE(Slurp(folder_ / "b/passes.log").find("router_losses"), std::string::npos);
   EXPECT_NE(Slurp(folder_ / "b/config.ini").find("balance-loss = 0.5"), std::string::npos);
   const Result negative = Weir(Train("c", "--balance-loss -1"));
