@@ -126,6 +126,7 @@ struct CoordinatorServer::Impl {
         c.leaving = true;
         if (++left == ranks.size()) Broadcast(frame::kLeaving, "");
         return;
+      default: return c.socket.Close();  // not our protocol
     }
   }
 

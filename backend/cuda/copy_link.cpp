@@ -209,7 +209,7 @@ class CopyLink final : public StreamLink {
     Place place{.process = getpid(), .gpu = gpu(), .bytes = message.count};
     CheckDriver(Driver::Get().AddressRange(&base, nullptr, at), "looking for an allocation");
     CheckDriver(Driver::Get().PointerAttribute(&place.allocation, CU_POINTER_ATTRIBUTE_BUFFER_ID, at), "looking for an allocation");
-    place.base = reinterpret_cast<std::byte*>(base);
+    place.base = reinterpret_cast<std::byte*>(base);  // NOLINT(performance-no-int-to-ptr): the driver's addresses are integers
     place.offset = message.bytes - place.base;
     if (place.allocation != offered_) {
       CheckCuda(cudaIpcGetMemHandle(&offered_handle_, place.base), "offering memory to other processes");
