@@ -33,6 +33,7 @@ std::string ActivationTerm(const Value& value) {
   if (IsWorkingWeight(value)) return "weights";
   if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
   if (op.starts_with("Attention") || op.starts_with("Rotary") || op.ends_with("ToHeads") || op.ends_with("ToSequence")) return "attention";
+  if (op == "AllGatherRows") return "weights";
   if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) return "dispatch";
   if (op.starts_with("Stash") || op.starts_with("Fetch") || IsStashed(value)) return "boundaries";
   // The residual stream kept for backward: sums that outlive the forward.

@@ -7,6 +7,7 @@ namespace weir {
 // How sequences and experts are spread over ranks and experts' rows streamed: flags that train and plan share.
 struct DispatchFlags {
   int64_t expert_parallel = 1, context_parallel = 1, vocabulary_parallel = 1;
+  bool shard_optimizer = false;
   StreamDispatchOptions stream;
 
   po::options_description Options();

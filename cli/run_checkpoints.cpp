@@ -65,12 +65,12 @@ void RunCheckpoints::AfterStep(const Trainer& trainer, int64_t step) const {
 }
 
 void RunCheckpoints::Save(const Trainer& trainer) const {
-  if (!flags_.enabled() || !leads_) return;
+  if (!flags_.enabled()) return;
   const CheckpointState state = trainer.State(identity_);
   if (state.step == saved_ || state.step == 0) return;
   checkpoints_.Save(trainer.session(), state);
   saved_ = state.step;
-  checkpoints_.Rotate(flags_.keep, flags_.keep_every);
+  if (leads_) checkpoints_.Rotate(flags_.keep, flags_.keep_every);
 }
 
 }  // namespace weir

@@ -337,10 +337,6 @@ int TrainCommand(int argc, const char* const* argv) {
   options.init.seed = run.seed;
   options.training.layout.world = environment.world;
   flags.dispatch.Apply(options.training, options.sequence);
-  const bool spread = options.training.layout.expert_parallel > 1 || options.training.layout.vocabulary_parallel > 1;
-  if ((flags.checkpoints.enabled() || flags.checkpoints.resumes()) && spread) {
-    throw UsageError("--save-every and --resume with --expert-parallel or --vocab-parallel above 1: checkpoints of parameters spread over ranks are not written yet; leave one out");
-  }
   flags.config = ResolvedConfig(groups, flags.values);
   SetRankThreads(run.threads, environment);
   return RunAsRank(flags.ranks, environment, run.device, "weir train", [&](const Placement& place, Communicator* world) {

@@ -49,6 +49,7 @@ struct TrainingOptions {
   int64_t host_budget = 0;         // bytes of layer boundaries held in host memory (stream_checkpoints); 0 = off
   StreamOptimizerOptions offload = {};  // of the optimizer's moments; bucket 0 = off
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
+  bool shard_optimizer = false;    // moments and masters of what all ranks hold are spread over them (shard_optimizer)
   Layout layout = {};  // of the ranks that run this graph together
   int64_t rank = 0;
   std::optional<StreamDispatchOptions> stream_dispatch = {};  // absent: plain experts

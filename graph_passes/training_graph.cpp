@@ -10,6 +10,7 @@
 #include "graph_passes/router_losses.h"
 #include "graph_passes/shard_context.h"
 #include "graph_passes/shard_experts.h"
+#include "graph_passes/shard_optimizer.h"
 #include "graph_passes/shard_vocabulary.h"
 #include "graph_passes/stream_checkpoints.h"
 #include "graph_passes/stream_dispatch.h"
@@ -115,6 +116,10 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   if (options.layout.world > 1) {
     ReduceGradients reduce(options.layout);
     passes.Run(reduce, graph);
+  }
+  if (options.shard_optimizer) {
+    ShardOptimizer shard(options.layout, options.rank);
+    passes.Run(shard, graph);
   }
   StreamMoments(graph, options.offload, passes);
   graph.RemoveDeadNodes(/*drop_values=*/false);

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "graph/error.h"
+#include "graph/parameter.h"
 #include "importer/safetensors.h"
 
 namespace weir {
@@ -65,14 +66,21 @@ std::map<std::string, Slot> SlotsOf(const TrainingSession& session) {
   return slots;
 }
 
+// All of it; collective where ranks hold shards.
 std::vector<float> Read(const TrainingSession& session, const Slot& slot) {
-  if (slot.kind == 'w') return session.Data(*slot.parameter);
-  return session.Moment(*slot.parameter, slot.kind == 'm' ? "m" : "v");
+  const Value& parameter = *slot.parameter;
+  return session.Whole(parameter, slot.kind == 'w' ? session.Data(parameter) : session.Moment(parameter, slot.kind == 'm' ? "m" : "v"));
 }
 
-void Write(TrainingSession& session, const Slot& slot, std::span<const float> values) {
-  if (slot.kind == 'w') return session.SetData(*slot.parameter, values);
-  session.SetMoment(*slot.parameter, slot.kind == 'm' ? "m" : "v", values);
+// `whole`: of all ranks.
+void Write(TrainingSession& session, const Slot& slot, std::span<const float> whole) {
+  const Value& parameter = *slot.parameter;
+  const auto& shard = parameter.parameter->shard;
+  const int64_t held = NumElements(ToDims(parameter.shape));
+  const int64_t first = shard ? shard->first * (std::ssize(whole) / shard->total) : 0;
+  const auto own = whole.subspan(static_cast<size_t>(first), static_cast<size_t>(held));
+  if (slot.kind == 'w') return session.SetData(parameter, own);
+  session.SetMoment(parameter, slot.kind == 'm' ? "m" : "v", own);
 }
 
 // A file's or folder's own entry reaches the disk.
@@ -131,7 +139,7 @@ void CheckTensors(const fs::path& checkpoint, const TrainingSession& session, co
   std::string problems;
   for (const auto& [name, slot] : slots) {
     const auto it = file.tensors.find(name);
-    const Dims dims = ToDims(slot.parameter->shape);
+    const Dims dims = WholeDims(*slot.parameter);
     if (it == file.tensors.end()) {
       problems += StrCat("\n  ", name, " is missing");
     } else if (it->second->dims() != dims || it->second->dtype() != DType::kFloat32) {
@@ -148,7 +156,7 @@ void CheckTensors(const fs::path& checkpoint, const TrainingSession& session, co
 
 int64_t Checkpoints::BytesOf(const TrainingSession& session) {
   int64_t bytes = 0;
-  for (const Value* parameter : session.parameters()) bytes += 3 * weir::BytesOf(DType::kFloat32, NumElements(ToDims(parameter->shape)));
+  for (const Value* parameter : session.parameters()) bytes += 3 * weir::BytesOf(DType::kFloat32, NumElements(WholeDims(*parameter)));
   return bytes;
 }
 
@@ -163,6 +171,12 @@ std::vector<fs::path> Checkpoints::List() const {
 }
 
 void Checkpoints::Save(const TrainingSession& session, const CheckpointState& state) const {
+  if (session.rank() != 0) {
+    for (const auto& [name, slot] : SlotsOf(session)) {
+      if (slot.parameter->parameter->shard) Read(session, slot);
+    }
+    return;
+  }
   const fs::path target = folder_ / NameOf(state.step), temporary = folder_ / (std::string(kUnfinished) + NameOf(state.step));
   std::error_code error;
   fs::remove_all(temporary, error);  // of a run that was killed
@@ -171,7 +185,7 @@ void Checkpoints::Save(const TrainingSession& session, const CheckpointState& st
   try {
     const auto slots = SlotsOf(session);
     std::vector<TensorEntry> entries;
-    for (const auto& [name, slot] : slots) entries.push_back({name, DType::kFloat32, ToDims(slot.parameter->shape)});
+    for (const auto& [name, slot] : slots) entries.push_back({name, DType::kFloat32, WholeDims(*slot.parameter)});
     Json checksums = Json::object();
     WriteSafetensors(temporary / kTensors, entries, {}, [&](const TensorEntry& entry) {
       const auto values = Read(session, slots.at(entry.name));

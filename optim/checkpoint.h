@@ -29,7 +29,8 @@ class Checkpoints {
  public:
   explicit Checkpoints(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  // Throws IoError (folder, what the system said), DeviceError when a value is not finite; nothing half written stays behind.
+  // Every rank calls it: rank 0 writes, the others give what they hold of sharded parameters. Throws IoError (folder,
+  // what the system said), DeviceError when a value is not finite; nothing half written stays behind.
   void Save(const TrainingSession& session, const CheckpointState& state) const;
   // Keeps the newest `keep` (> 0) and every one whose step is a multiple of `keep_every` (0 = none).
   void Rotate(int64_t keep, int64_t keep_every) const;

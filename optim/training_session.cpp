@@ -39,6 +39,12 @@ int64_t FirstElement(const Value& parameter) {
   return shard ? shard->first * (NumElements(WholeDims(parameter)) / shard->total) : 0;
 }
 
+// Whose shards make up the whole, where these ranks hold the same one.
+const char* ShardGroup(const Value& parameter) {
+  const std::string& shared_by = parameter.parameter->shared_by;
+  return shared_by == "replica" ? "expert" : shared_by == "vocabulary_replica" ? "vocabulary" : "world";
+}
+
 void FillParameter(const Graph& graph, const Value& parameter, const InitOptions& init,
                    std::span<float> out) {
   if (HasAllData(graph, parameter)) {
@@ -234,7 +240,7 @@ std::vector<float> TrainingSession::Gradient(const Value& parameter) const {
   const auto& shard = parameter.parameter->shard;
   const int64_t own = NumElements(ToDims(parameter.shape));
   if (!shard || std::ssize(gradient) == own) return gradient;
-  // The accumulator is that of all shards (shard_vocabulary).
+  // The accumulator is that of all shards (shard_vocabulary, shard_optimizer).
   const auto first = gradient.begin() + std::ssize(gradient) / shard->total * shard->first;
   return {first, first + own};
 }
@@ -253,9 +259,8 @@ std::vector<float> TrainingSession::Whole(const Value& parameter, std::span<cons
   if (!parameter.parameter->shard) return {own.begin(), own.end()};
   const Dims dims = WholeDims(parameter);
   std::vector<float> whole(static_cast<size_t>(NumElements(dims)));
-  const bool experts = parameter.parameter->shared_by == "replica";
-  Communicator& group = communicator_->Group(experts ? "expert" : "vocabulary");
-  const CollectiveName name = {experts ? "GatherExperts" : "GatherVocabulary", parameter.name};
+  const CollectiveName name = {"GatherShards", parameter.name};
+  Communicator& group = communicator_->Group(ShardGroup(parameter));
   const auto bytes = group.GatherValues(static_cast<int64_t>(own.size_bytes()), name);
   group.AllGatherV(std::as_bytes(own), std::as_writable_bytes(std::span(whole)), bytes, name);
   return whole;

@@ -144,6 +144,7 @@ TrainingOptions TwinOf(const TrainingOptions& streamed) {
   twin.keep = plain.keep;
   twin.host_budget = plain.host_budget;
   twin.offload = plain.offload;
+  twin.shard_optimizer = plain.shard_optimizer;
   twin.stream_dispatch.reset();
   return twin;
 }

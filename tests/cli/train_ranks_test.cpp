@@ -147,18 +147,21 @@ TEST_F(TrainRanks, RefuseSequencesThatCannotBeShared) {
 
 // The head on four ranks: no bit changes, and the file has all of it.
 TEST_F(TrainRanks, SpreadTheirHeadWithTheSameBytes) {
-  const std::string flags = "--ranks 4 --steps 2 --micro-batch 1 --learning-rate 1e-2 --strip 64 --vocab-leaf 64 --vocab-parallel ";
+  const std::string flags = "--ranks 4 --micro-batch 1 --learning-rate 1e-2 --schedule constant --strip 64 --vocab-leaf 64 --vocab-parallel ";
   for (const char* degree : {"1", "4"}) {
-    const Outcome outcome = Train(degree, flags + degree);
+    const Outcome outcome = Train(degree, flags + degree + " --steps 2");
     ASSERT_EQ(outcome.code, 0) << outcome.text;
   }
   EXPECT_EQ(ReadText(folder_ / "1" / "weights.safetensors"), ReadText(folder_ / "4" / "weights.safetensors"));
   EXPECT_NE(ReadText(folder_ / "4" / "passes.log").find("shard_vocabulary"), std::string::npos);
-  const Outcome uneven = Train("uneven", "--ranks 4 --steps 2 --vocab-parallel 3"), saved = Train("saved", flags + "2 --save-every 1");
+  for (const char* steps : {"1", "2"}) {
+    const Outcome part = Train("parts", flags + "2 --save-every 1 --resume auto --steps " + steps);
+    ASSERT_EQ(part.code, 0) << part.text;
+  }
+  EXPECT_EQ(ReadText(folder_ / "1" / "weights.safetensors"), ReadText(folder_ / "parts" / "weights.safetensors"));
+  const Outcome uneven = Train("uneven", "--ranks 4 --steps 2 --vocab-parallel 3");
   EXPECT_EQ(uneven.code, 2);
   EXPECT_NE(uneven.text.find("--vocab-parallel 3 must divide the 4 ranks"), std::string::npos) << uneven.text;
-  EXPECT_EQ(saved.code, 2);
-  EXPECT_NE(saved.text.find("checkpoints of parameters spread over ranks are not written yet"), std::string::npos) << saved.text;
 }
 
 // 307 columns of 64 floats in leaves of 64: rank 0 of four holds 128 of them, in weights and moments; gradients of all.
@@ -175,6 +178,26 @@ TEST_F(TrainRanks, PlanTheShareOfTheHead) {
   for (const auto& [term, copies] : {std::pair("weights", 1), {"grads", 0}, {"optimizer", 2}}) {
     EXPECT_EQ(one.at(term).get<int64_t>() - four.at(term).get<int64_t>(), copies * gone) << term;
   }
+}
+
+// Experts and optimizer spread over ranks are saved whole: stopped and resumed, the same bytes, in another layout too.
+TEST_F(TrainRanks, ResumeWhatIsSpread) {
+  const std::string flags = "--ranks 2 --micro-batch 1 --learning-rate 1e-2 --schedule constant ", spread = flags + "--expert-parallel 2 --shard-optimizer ";
+  const Outcome through = Train("through", spread + "--steps 4"), twin = Train("twin", flags + "--expert-parallel 2 --steps 4");
+  ASSERT_EQ(through.code, 0) << through.text;
+  ASSERT_EQ(twin.code, 0) << twin.text;
+  EXPECT_EQ(ReadText(folder_ / "through" / "weights.safetensors"), ReadText(folder_ / "twin" / "weights.safetensors"));
+  for (const char* steps : {"2", "4"}) {
+    const Outcome part = Train("parts", spread + "--save-every 2 --resume auto --steps " + steps);
+    ASSERT_EQ(part.code, 0) << part.text;
+  }
+  EXPECT_EQ(ReadText(folder_ / "through" / "weights.safetensors"), ReadText(folder_ / "parts" / "weights.safetensors"));
+  const Outcome alone = Train("parts", "--micro-batch 2 --learning-rate 1e-2 --schedule constant --save-every 2 --resume auto --steps 6");
+  EXPECT_EQ(alone.code, 0) << alone.text;
+  EXPECT_EQ(Metrics("parts").size(), 6u);
+  const Outcome one = Train("one", "--shard-optimizer");
+  EXPECT_EQ(one.code, 2);
+  EXPECT_NE(one.text.find("--shard-optimizer spreads over several ranks"), std::string::npos) << one.text;
 }
 
 // Mixtral of 2 layers, 5 experts of 3 x 64 x 12 floats: rank 0 of two holds 3 of them, in weights, gradients and moments.
