@@ -141,7 +141,7 @@ TEST(ShardedOptimizerCheckpoint, IsReadByAnyLayout) {
                                             {batch.labels.begin() + first, batch.labels.begin() + last}};
     session.ComputeGradients({&micro, 1});
     session.Update(1e-3, 1);
-    checkpoints.Save(session, {.step = 1, .updates = 1, .samples = 8, .tokens = 9, .identity = {}});
+    checkpoints.Save(session, {.step = 1, .updates = 1, .samples = 8, .tokens = 9, .losses = {}, .identity = {}});
     auto all = AllOf(session);
     const std::lock_guard lock(mutex);
     saved = std::move(all);
