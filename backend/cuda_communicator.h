@@ -7,11 +7,12 @@
 
 namespace weir {
 
-// Moves memory of `device` between the GPUs of the ranks of `host`, through NCCL, as its own world. `host` carries the
-// bootstrap, the layout and the failures, and stays there for values in host memory; both must outlive the result.
-// WEIR_LINK=copies moves it between GPUs of one host by their copy engines instead, beside the products rather than on their
-// multiprocessors. Collective. A transfer that has begun and is not over after `timeout` ends the run. Throws DeviceError when NCCL cannot
-// be loaded, InvalidArgument when two ranks share a GPU, UnsupportedOp in a build without CUDA or NCCL.
+// Moves memory of `device` between the GPUs of the ranks of `host`, as its own world. `host` carries the bootstrap, the
+// layout and the failures, and stays there for values in host memory; both must outlive the result. NCCL does it, or, with
+// WEIR_LINK=copies and all ranks on one host, the GPUs' copy engines, which take no multiprocessors from the products beside
+// them. Collective; the same environment on all ranks. A transfer that has begun and is not over after `timeout` ends the run.
+// Throws DeviceError when NCCL cannot be loaded, InvalidArgument when two ranks share a GPU or cannot copy, UnsupportedOp in a
+// build without CUDA or NCCL.
 //
 // What differs from host memory (Communicator says the rest):
 //  - Start* enqueues: the transfer begins when the work enqueued before on the device has ended. Wait holds up work

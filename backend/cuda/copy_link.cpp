@@ -269,8 +269,7 @@ Whereabouts Here() {
   std::string boot;
   std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
   struct stat memory{};
-  if (stat("/dev/shm", &memory) == 0) boot += StrCat(" ", memory.st_dev);
-  boot.copy(here.host.data(), here.host.size() - 1);
+  if (stat("/dev/shm", &memory) == 0) StrCat(memory.st_dev, " ", boot).copy(here.host.data(), here.host.size() - 1);
   int gpu = 0;
   cudaDeviceProp properties{};
   CheckCuda(cudaGetDevice(&gpu), "reading the current GPU");
@@ -295,16 +294,37 @@ bool Reaches(const Whereabouts& there) {
   return false;
 }
 
+// Whether all ranks say yes.
+bool Agreed(Communicator& host, bool yes) {
+  const auto verdicts = host.GatherValues(static_cast<char>(yes ? 1 : 0), {"StartLinks", "verdict"});
+  return std::ranges::find(verdicts, 0) == verdicts.end();
+}
+
+// Drivers and containers may refuse what the GPUs could do.
+bool TryMemory(Communicator& host) {
+  void* own = nullptr;
+  Place place{.process = getpid()};
+  bool good = cudaMalloc(&own, 1 << 21) == cudaSuccess && cudaIpcGetMemHandle(&place.handle, own) == cudaSuccess;
+  for (const Place& there : host.GatherValues(place, {"StartLinks", "memory"})) {
+    void* seen = nullptr;
+    if (!good || there.process == place.process) continue;
+    good = cudaIpcOpenMemHandle(&seen, there.handle, cudaIpcMemLazyEnablePeerAccess) == cudaSuccess && cudaIpcCloseMemHandle(seen) == cudaSuccess;
+  }
+  host.Barrier({"StartLinks", "memory"});
+  cudaFree(own);
+  cudaGetLastError();
+  return good;
+}
+
 }  // namespace
 
 bool CanCopyBetween(Communicator& host) {
   const Whereabouts here = Here();
-  bool all = true;
+  bool all = here.host[0] != '\0';
   for (const Whereabouts& there : host.GatherValues(here, {"StartLinks", "whereabouts"})) {
     all = all && there.host == here.host && Reaches(there);
   }
-  const auto verdicts = host.GatherValues(static_cast<char>(all ? 1 : 0), {"StartLinks", "peer access"});
-  return std::ranges::find(verdicts, 0) == verdicts.end();
+  return Agreed(host, all) && Agreed(host, TryMemory(host));
 }
 
 GpuLinkFactory CopyLinks(Device& device) {

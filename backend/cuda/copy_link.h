@@ -8,7 +8,8 @@ namespace weir {
 // buffer, and no kernel takes multiprocessors from the products beside it. Ranks are processes or threads.
 GpuLinkFactory CopyLinks(Device& device);
 
-// Whether all ranks of `host` are on this host and `device` reaches the GPU of each. Collective.
+// Whether all ranks are on this host and the GPU of each, which is the calling thread's, reaches the memory of all others: tried
+// out. Collective.
 bool CanCopyBetween(Communicator& host);
 
 }  // namespace weir
