@@ -10,8 +10,12 @@ namespace weir {
 
 // On a device a chunk's rows lie in one array: first the rows of this rank's tokens that leave, by
 // (rank that computes, expert, leaf, unit, token, slot), then, from shape.home_rows() on, the rows
-// that this rank computes, in canonical order. A token's rows that its own rank computes are put
-// there at once; the others travel in one message per unit and source.
+// that this rank computes. A token's rows that its own rank computes are put there at once; the
+// others travel.
+enum class RowOrder : uint8_t {
+  kCanonical,  // of computed rows: sums over units want it; one message per unit and source
+  kBySource,   // expert, source, leaf, unit, token, slot: one message per expert and source
+};
 
 // Row from + i of one order is row to + i of another, i < rows, and belongs to `expert`.
 struct RowRun {
@@ -39,11 +43,14 @@ class ChunkTables {
     Runs place;             // row sorted by (expert, leaf, token, slot) -> row of the array
     Runs experts;           // by computed row
     UnitTable table;
-    std::vector<RowBlock> units;  // computed rows; experts counted from this rank's first
+    // In canonical order; experts counted from this rank's first. In the other order an expert's
+    // units together are its rows.
+    std::vector<RowBlock> units;
     std::vector<RowExchange> exchanges;
   };
 
-  ChunkTables(const DispatchShape& shape, std::span<const ChunkRows> chunks, int64_t rank);
+  ChunkTables(const DispatchShape& shape, std::span<const ChunkRows> chunks, int64_t rank,
+              RowOrder order);
 
   const std::vector<int64_t>& words() const { return words_; }
   const std::vector<Chunk>& chunks() const { return chunks_; }

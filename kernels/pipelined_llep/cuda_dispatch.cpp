@@ -84,7 +84,8 @@ CudaDispatch::CudaDispatch(KernelContext& c, ExpertsPass pass)
       counts_(Counts()),
       plan_(c, s_, counts_) {
   b_.batch.Bind(queue_, c.inputs[3].dtype);
-  tables_.emplace(s_, plan_.chunks(), plan_.rank());
+  tables_.emplace(s_, plan_.chunks(), plan_.rank(),
+                  backward() ? RowOrder::kCanonical : RowOrder::kBySource);
   Upload(tables_->words(), b_.words);
   b_.bank.Start(plan_.group(), plan_.plan(), {c.inputs[3].bytes, c.inputs[4].bytes});
   StartBias(5, b_.gate_up_bias);

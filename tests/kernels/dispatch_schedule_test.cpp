@@ -64,7 +64,7 @@ Attributes AttributesOf(const LlepKnobs& k) {
 
 // Every rank's view of one launch.
 struct Launch {
-  explicit Launch(const Problem& problem)
+  explicit Launch(const Problem& problem, RowOrder order = RowOrder::kCanonical)
       : p(problem), counts(Count()), plan(MakeLlepPlan(p.knobs, counts)) {
     for (int64_t rank = 0; rank < p.knobs.ranks; ++rank) {
       const auto r = static_cast<size_t>(rank);
@@ -73,7 +73,7 @@ struct Launch {
       chunks.emplace_back();
       for (const LlepChunk& chunk : plan.chunks)
         chunks.back().emplace_back(p.knobs, counts, chunk, rank);
-      tables.emplace_back(shapes.back(), chunks.back(), rank);
+      tables.emplace_back(shapes.back(), chunks.back(), rank, order);
     }
   }
 
@@ -175,8 +175,8 @@ void Exchange(const Launch& launch, size_t chunk, bool arrival,
 
 class DispatchSchedule : public testing::TestWithParam<Problem> {};
 
-TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceInCanonicalOrderAndBack) {
-  const Launch launch(GetParam());
+// `sorted` says whether computed rows are in order.
+void ExpectEveryRouteThereAndBack(const Launch& launch, bool (*sorted)(const std::vector<Route>&)) {
   const size_t ranks = launch.tables.size();
   std::vector<Route> computed;
   for (size_t chunk = 0; chunk < launch.plan.chunks.size(); ++chunk) {
@@ -187,7 +187,7 @@ TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceInCanonicalOrderAndBack) {
     for (size_t rank = 0; rank < ranks; ++rank) {
       const auto first = arrays[rank].begin() + launch.shapes[rank].home_rows();
       const std::vector<Route> rows(first, first + launch.chunks[rank][chunk].away_rows);
-      EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end()));
+      EXPECT_TRUE(sorted(rows));
       computed.insert(computed.end(), rows.begin(), rows.end());
       size_t known = 0;
       ForEachRow(launch.tables[rank], launch.tables[rank].chunks()[chunk].experts,
@@ -216,6 +216,32 @@ TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceInCanonicalOrderAndBack) {
   std::sort(all.begin(), all.end());
   std::sort(computed.begin(), computed.end());
   EXPECT_EQ(computed, all);
+}
+
+TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceInCanonicalOrderAndBack) {
+  ExpectEveryRouteThereAndBack(Launch(GetParam()), [](const std::vector<Route>& rows) {
+    return std::is_sorted(rows.begin(), rows.end());
+  });
+}
+
+// As the forward pass takes them: fewer messages, one per expert and peer in an exchange.
+TEST_P(DispatchSchedule, BringsEveryRouteToItsPlaceBySourceAndBack) {
+  const Launch launch(GetParam(), RowOrder::kBySource);
+  ExpectEveryRouteThereAndBack(launch, [](const std::vector<Route>& rows) {
+    return std::is_sorted(rows.begin(), rows.end(), [](const Route& a, const Route& b) {
+      return std::tie(a.expert, a.source, a.leaf, a.token, a.slot) <
+             std::tie(b.expert, b.source, b.leaf, b.token, b.slot);
+    });
+  });
+  for (const ChunkTables& tables : launch.tables) {
+    for (const ChunkTables::Chunk& chunk : tables.chunks()) {
+      for (const RowExchange& exchange : chunk.exchanges) {
+        const auto most = static_cast<size_t>(launch.p.knobs.experts * (launch.p.knobs.ranks - 1));
+        EXPECT_LE(exchange.coming.size(), most);
+        EXPECT_LE(exchange.leaving.size(), most);
+      }
+    }
+  }
 }
 
 TEST_P(DispatchSchedule, TablesListTheUnitsAndFitTheirBound) {
