@@ -33,6 +33,31 @@ TEST_P(EveryExport, OffloadOnTheGpuChangesNoBit) {
   }
 }
 
+double RouterLossOf(const Graph& graph, const TrainingOptions& options, DeviceKind device) {
+  PassManager passes;
+  TrainingSession session(graph, options, 2, 13, {}, passes, device);
+  TrainingSession::MicroBatch batch;
+  for (int64_t i = 0; i < 26; ++i) {
+    batch.input_ids.push_back(i * 37 % session.vocabulary());
+    batch.labels.push_back(i % 6 == 0 ? -100 : i * 11 % session.vocabulary());
+  }
+  const StepResult result = session.ComputeGradients({&batch, 1});
+  EXPECT_TRUE(result.finite);
+  return result.router_loss;
+}
+
+// The CPU's are held against PyTorch's routes (tests/optim). Bfloat16 gates have 8 bits: the losses move with them.
+TEST_P(EveryExport, RouterLossesOnTheGpuAreTheCpus) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no GPU on this machine";
+  const auto graph = LoadFamily(GetParam());
+  TrainingOptions options;
+  options.router_losses = {.balance = 1, .z = GetParam() == std::string("deepseek_v3") ? 0.0 : 0.1};
+  const double cpu = RouterLossOf(*graph, options, DeviceKind::kCpu);
+  EXPECT_NEAR(RouterLossOf(*graph, options, DeviceKind::kCuda), cpu, 1e-5 * cpu);
+  options.precision = "bfloat16";
+  EXPECT_NEAR(RouterLossOf(*graph, options, DeviceKind::kCuda), cpu, 0.05 * cpu);
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, EveryExport, testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param); });
 
