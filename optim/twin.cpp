@@ -1,8 +1,9 @@
 #include "optim/twin.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <cstring>
+#include <type_traits>
 
 #include "backend/cpu/thread_communicator.h"
 #include "graph/error.h"
@@ -90,11 +91,12 @@ Record RunAll(const Graph& canonical, const TwinOptions& options, const Training
 
 template <class T>
 Comparison BitsOf(const std::string& name, std::span<const T> got, std::span<const T> want) {
+  using Bits = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
   Comparison comparison{name, "elements whose bits differ", 0, 0};
   if (got.size() != want.size()) return {name, StrCat(got.size(), " elements, expected ", want.size()), HUGE_VAL, 0};
   double largest = 0;
   for (size_t i = 0; i < want.size(); ++i) {
-    if (std::memcmp(&got[i], &want[i], sizeof(T)) == 0) continue;
+    if (std::bit_cast<Bits>(got[i]) == std::bit_cast<Bits>(want[i])) continue;
     ++comparison.difference;
     largest = std::max(largest, std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i])));
   }
