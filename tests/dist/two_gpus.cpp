@@ -9,8 +9,9 @@ namespace weir {
 namespace {
 
 // A kernel that is loaded at its first launch holds up the other threads of the process until the GPU is idle; if that waits for
-// a transfer whose other end such a thread is to start, both hang. Ranks that are processes cannot; these load everything first.
-[[maybe_unused]] const bool kLoadsFirst = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
+// a transfer whose other end such a thread is to start, both hang. Ranks that are processes cannot; these load everything first, which
+// takes seconds (CUDA_MODULE_LOADING=LAZY in the environment: at once, and rarely a hang).
+[[maybe_unused]] const bool kLoadsFirst = setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
 
 }  // namespace
 
