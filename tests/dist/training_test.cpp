@@ -115,6 +115,8 @@ void ExpectKnobsChangeNoBit(const std::string& name, int64_t expert_parallel, in
     options.stream_dispatch = {.chunk_tokens = 1, .max_chunks = chunks, .lambda = 1, .alpha = alpha, .min_rows = 1, .max_foreign = 2};
     compare(StrCat(chunks, " chunks"));
   }
+  options.shard_optimizer = true;
+  compare("sharded optimizer");
   options.strip = 64;
   options.recompute = "layer";
   compare("strips and recompute");
