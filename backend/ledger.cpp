@@ -43,14 +43,6 @@ std::string ActivationTerm(const Value& value) {
   return "activations";
 }
 
-int64_t LiveBytes(const Plan& plan, int step, Memory memory) {
-  int64_t bytes = 0;
-  for (const PlannedBuffer& buffer : plan.buffers) {
-    if (buffer.memory == memory && buffer.first_step <= step && step <= buffer.last_step) bytes += Aligned(buffer.bytes);
-  }
-  return bytes;
-}
-
 }  // namespace
 
 std::string TermOf(const Value& value) {
@@ -80,11 +72,17 @@ std::span<const char* const> LedgerTerms() {
 }
 
 int FullestStep(const Plan& plan, Memory memory) {
+  std::vector<int64_t> change(std::max<size_t>(1, plan.steps.size()) + 1);  // of the live bytes, step by step
+  for (const PlannedBuffer& buffer : plan.buffers) {
+    if (buffer.memory != memory) continue;
+    change[static_cast<size_t>(buffer.first_step)] += Aligned(buffer.bytes);
+    change[static_cast<size_t>(buffer.last_step) + 1] -= Aligned(buffer.bytes);
+  }
   int fullest = 0;
-  int64_t most = -1;
-  for (int step = 0; step < std::max<int>(1, static_cast<int>(plan.steps.size())); ++step) {
-    const int64_t bytes = LiveBytes(plan, step, memory);
-    if (bytes > most) most = bytes, fullest = step;
+  int64_t live = 0, most = -1;
+  for (size_t step = 0; step + 1 < change.size(); ++step) {
+    live += change[step];
+    if (live > most) most = live, fullest = static_cast<int>(step);
   }
   return fullest;
 }

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "graph/gradient.h"
 #include "graph/op_schema.h"
 #include "kernels/attention/reference.h"
@@ -65,9 +67,8 @@ void AttentionGradient(GradientContext& g) {
 Cost AttentionCost(const Node& n) {
   const Dims q = ToDims(n.in(0)->shape), k = ToDims(n.in(1)->shape), v = ToDims(n.in(2)->shape);
   const AttentionConfig c(n.attributes, q, k, v);
-  double pairs = 0;
-  for (int64_t i = 0; i < c.sequence; ++i)
-    pairs += static_cast<double>(c.EndKey(i) - c.FirstKey(i));
+  const auto length = static_cast<double>(c.sequence), unseen = c.window > 0 ? std::max(0.0, length - static_cast<double>(c.window)) : 0;
+  const double pairs = c.causal ? (length * (length + 1) - unseen * (unseen + 1)) / 2 : length * length;
   const double rows = static_cast<double>(c.batch * c.q_heads);
   const double values = static_cast<double>(NumElements(q) + NumElements(k) + NumElements(v)) +
                         rows * static_cast<double>(c.sequence * c.dv);

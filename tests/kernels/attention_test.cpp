@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "graph/op_schema.h"
+#include "graph/text.h"
 #include "tests/kernels/run_op.h"
 
 namespace weir {
@@ -31,6 +33,20 @@ TEST(Attention, WeighsByHandComputedSoftmax) {
 }
 
 // A sink of log 4 joins the weights 1 and 3: y = (1*8 + 3*16) / 8.
+// Visible pairs of 5 queries: 1+2+3+4+5; 1+2+2+2+2 through a window of 2; 25 without a mask. 2 flop a pair and channel, of
+// q k^T and of p v, on 3 heads of 4 and 6 channels.
+TEST(Attention, CostsTheVisiblePairs) {
+  const auto flops = [](const std::string& attributes) {
+    const auto graph = ParseText("graph (float[1,5,3,4] q, float[1,5,1,4] k, float[1,5,1,6] v) => (float[1,5,3,6] y)\n{ y = ai.weir::Attention" + attributes + "(q, k, v) }");
+    const Node& node = *graph->nodes().front();
+    return node.schema->cost(node).flops / (2 * 3 * (4 + 6));
+  };
+  EXPECT_EQ(flops(""), 15);
+  EXPECT_EQ(flops("<window = 2>"), 9);
+  EXPECT_EQ(flops("<window = 9>"), 15);
+  EXPECT_EQ(flops("<causal = 0>"), 25);
+}
+
 TEST(Attention, SinkTakesItsShare) {
   const float log3 = std::log(3.0f), log4 = std::log(4.0f);
   const Inputs in = {Floats({1, 2, 1, 1}, {1, 1}), Floats({1, 2, 1, 1}, {0, log3}),
