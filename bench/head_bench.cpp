@@ -19,14 +19,15 @@ constexpr int64_t kLeaf = 2048;
 
 struct Variant {
   std::string name;
-  int64_t strip, ranks;  // strip 0: logits whole, as separate nodes
+  int64_t strip, ranks;         // strip 0: logits whole, as separate nodes
+  bool shard_gradient = false;  // summed over ranks, too
 };
 
 struct HeadTiming {
   std::string name, failure;
   double seconds = 0, loss = 0;
   int64_t planned = 0, above = 0, received = 0;
-  std::vector<std::byte> sample;  // of dx and dW, to compare
+  std::vector<std::byte> dx, dw;  // samples, to compare
 };
 
 class HeadBench {
@@ -39,7 +40,7 @@ class HeadBench {
   }
 
   HeadTiming Measure(const Variant& variant) {
-    HeadTiming timing{.name = variant.name, .failure = {}, .sample = {}};
+    HeadTiming timing{.name = variant.name, .failure = {}, .dx = {}, .dw = {}};
     try {
       Run(variant, timing);
     } catch (const Error& error) {
@@ -57,20 +58,23 @@ class HeadBench {
     return VocabularyShare(o_.vocabulary, kLeaf, variant.ranks, rank() % variant.ranks);
   }
 
+  int64_t GradientRows(const Variant& variant) const { return variant.shard_gradient ? Held(variant).size() : o_.vocabulary; }
+
   std::string TextOf(const Variant& variant) const {
     const std::string type = StrCat(DTypeName(o_.dtype), "["), x = StrCat(type, o_.tokens, ",", o_.channels, "]");
-    const std::string matrix = StrCat(o_.vocabulary, ",", o_.channels, "]");
+    const std::string gradient = StrCat("float[", GradientRows(variant), ",", o_.channels, "]");
     std::string nodes;
     if (variant.strip == 0) {
       nodes = "logits = Linear(x, w) loss, lse = ai.weir::CrossEntropy(logits, labels, scale) dlogits = "
               "CrossEntropyGradient(logits, labels, lse, scale, one) dx = MatMul(dlogits, w) dw = "
               "LinearWeightGradient(x, dlogits, acc)";
     } else {
-      const std::string spread = StrCat("group = \"vocabulary\", vocab_parallel = ", variant.ranks, ", vocabulary = ", o_.vocabulary, ", ");
+      const std::string spread = StrCat("group = \"vocabulary\", vocab_parallel = ", variant.ranks, ", vocabulary = ", o_.vocabulary,
+                                        variant.shard_gradient ? ", shard_gradient = 1, " : ", ");
       nodes = StrCat("loss, dx, dw = RingDtp<", variant.ranks > 1 ? spread : "", "strip = ", variant.strip, ">(x, w, labels, scale, acc)");
     }
     return StrCat("graph head (", x, " x, ", type, Held(variant).size(), ",", o_.channels, "] w, int64[", o_.tokens,
-                  "] labels, float[] scale) => (double[] loss, ", x, " dx, float[", matrix, " dw)\ngradient float[", matrix,
+                  "] labels, float[] scale) => (double[] loss, ", x, " dx, ", gradient, " dw)\ngradient ", gradient,
                   " acc\nconstant float[] one = {1}\n{ ", nodes, " }");
   }
 
@@ -133,16 +137,17 @@ class HeadBench {
     const Plan plan = MakePlan(*graph, device_->kind());
     timing.planned = plan.arena_bytes;
     timing.above = timing.planned - 2 * BytesOf(o_.dtype, o_.tokens * o_.channels) -
-                   BytesOf(o_.dtype, Held(variant).size() * o_.channels) - BytesOf(DType::kFloat32, o_.vocabulary * o_.channels);
+                   BytesOf(o_.dtype, Held(variant).size() * o_.channels) - BytesOf(DType::kFloat32, GradientRows(variant) * o_.channels);
     // The first strip of a window is for the sums, then all windows come again for the gradients.
     const int64_t passes = o_.vocabulary > variant.strip ? 2 : 1;
     timing.received = variant.ranks == 1 ? 0 : passes * BytesOf(o_.dtype, (o_.vocabulary - Held(variant).size()) * o_.channels);
+    if (variant.shard_gradient) timing.received += BytesOf(DType::kFloat32, (variant.ranks - 1) * Held(variant).size() * o_.channels);
     Executor executor(plan, {.communicator = world_, .device = device_});
     Feed(executor, *graph, variant);
     executor.Run();
     executor.Read(*graph->outputs[0], &timing.loss, sizeof(timing.loss));
-    Sample(executor, *graph->outputs[1], timing.sample);
-    Sample(executor, *graph->outputs[2], timing.sample);
+    Sample(executor, *graph->outputs[1], timing.dx);
+    if (!variant.shard_gradient) Sample(executor, *graph->outputs[2], timing.dw);
     timing.seconds = Time(executor);
   }
 
@@ -184,6 +189,11 @@ void Print(const HeadBenchOptions& o, std::string_view device, const std::vector
   if (o.json) out << "]}\n";
 }
 
+bool SameBits(const HeadTiming& a, const HeadTiming& b) {
+  if (!a.failure.empty() || !b.failure.empty()) return true;
+  return a.loss == b.loss && a.dx == b.dx && (b.dw.empty() || a.dw == b.dw);
+}
+
 // On every rank alike: whether all of them had the same bits.
 bool Agree(Communicator* world, bool same) {
   if (world == nullptr) return same;
@@ -198,12 +208,14 @@ int BenchHead(const HeadBenchOptions& options, const std::shared_ptr<Device>& de
   HeadBench bench(options, device, world);
   std::vector<HeadTiming> timings;
   for (const Variant& variant : {Variant{"whole", 0, 1}, {"strips", options.strip, 1},
-                                 {StrCat("spread over ", options.vocabulary_parallel), options.strip, options.vocabulary_parallel}}) {
-    if (variant.strip > 0 && variant.ranks == 1 && timings.size() == 2) continue;  // the same again
+                                 {StrCat("spread over ", options.vocabulary_parallel), options.strip, options.vocabulary_parallel},
+                                 {"gradient too", options.strip, options.vocabulary_parallel, true}}) {
+    if (options.vocabulary_parallel == 1 && timings.size() == 2) break;  // the same again
     timings.push_back(bench.Measure(variant));
   }
-  const HeadTiming &strips = timings[1], &last = timings.back();
-  const bool same = Agree(world, !strips.failure.empty() || !last.failure.empty() || (strips.loss == last.loss && strips.sample == last.sample));
+  bool own = true;
+  for (const HeadTiming& t : timings) own = own && (&t == &timings[0] || SameBits(timings[1], t));
+  const bool same = Agree(world, own);
   if (world != nullptr && world->rank() != 0) return same ? 0 : 1;
   Print(options, DeviceName(device->kind()), timings, out);
   if (!same) out << "spread and whole weight differ\n";

@@ -59,11 +59,12 @@ case $section in
       # shellcheck disable=SC2086
       run "$skew" "$weir" bench dispatch --device "$device" --ranks "$ranks" --expert-parallel "$ranks" --experts $((16 * ranks)) $sizes --skew $skew --json
     done ;;
-  head)  # every rank's tokens meet the whole vocabulary, whoever holds it: here one GPU does
-    if [ "$device" = cuda ]; then shapes="16384,7168,200000 32768,7168,200000"; else shapes="64,32,500"; fi
-    for shape in $shapes; do
+  head)  # whole logits, strips, spread over the ranks: in one run each
+    if [ "$device" = cuda ]; then sizes="16384 32768" shape="--channels 7168 --vocabulary 200000"; else sizes=64 shape="--channels 32 --vocabulary 5000"; fi
+    for tokens in $sizes; do
       for precision in bfloat16 float32; do
-        run "$shape $precision" "$weir" bench head --device "$device" --shape "$shape" --precision $precision --json --repeats 5
+        # shellcheck disable=SC2086
+        run "$tokens $precision" "$weir" bench head --device "$device" --ranks "$ranks" --vocab-parallel "$ranks" --tokens "$tokens" $shape --precision $precision --json --repeats 3
       done
     done ;;
   sco)

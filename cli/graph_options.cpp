@@ -22,6 +22,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "columns of logits alive at a time, loss and head gradients formed strip by strip, same bits; 0 = off")
       ("vocab-leaf", po::value<int64_t>(&training.vocab_leaf)->default_value(training.vocab_leaf),
        "with --strip or --vocab-parallel: columns of logits summed from zero in a log-sum-exp: changes rounding")
+      ("head-gradient", po::value<std::string>(&training.head_gradient)->default_value(training.head_gradient),
+       "with --vocab-parallel: whole, on every rank until the step's end, or shard, on the ranks that hold its columns (--grad-accumulation 1), same bits")
       ("leaves", po::value<int64_t>(&training.leaves)->default_value(training.leaves),
        "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
       ("unit-rows", po::value<int64_t>(&training.unit_rows)->default_value(training.unit_rows),

@@ -30,6 +30,7 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("expert-parallel", base.dispatch.expert_parallel, knobs.dispatch.expert_parallel);
   add("context-parallel", base.dispatch.context_parallel, knobs.dispatch.context_parallel);
   add("vocab-parallel", base.dispatch.vocabulary_parallel, knobs.dispatch.vocabulary_parallel);
+  add("head-gradient", a.head_gradient, b.head_gradient);
   add("vocab-leaf", a.vocab_leaf, b.vocab_leaf);
   if (base.dispatch.shard_optimizer != knobs.dispatch.shard_optimizer) flags += StrCat(flags.empty() ? "" : " ", "--shard-optimizer");
   add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);

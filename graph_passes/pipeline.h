@@ -44,6 +44,9 @@ struct TrainingOptions {
   int64_t leaves = 16, unit_rows = 4096;
   std::string precision = "float32";  // of compute: float32, or bfloat16 with float32 masters (CUDA)
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes
+  // With layout.vocabulary_parallel > 1, the head's gradient on a rank: "whole", added over ranks once a step, or "shard", added
+  // in each micro-batch: one per step only, so that the order of its sums stays.
+  std::string head_gradient = "whole";
   int64_t vocab_leaf = 2048;  // columns of one (max, sum) pair of the log-sum-exp: changes rounding
   std::string recompute = "none";  // "layer": activations are computed again in backward (insert_recompute)
   int64_t host_budget = 0;         // bytes of layer boundaries held in host memory (stream_checkpoints); 0 = off

@@ -3,6 +3,7 @@
 #include "graph/builder.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
+#include "graph/vocabulary_share.h"
 
 namespace weir {
 namespace {
@@ -35,6 +36,15 @@ const ParameterInfo& ParameterOf(const Graph& graph, const Value& accumulator) {
   return *parameter->parameter;
 }
 
+// Elements of each rank's shard of a head, in rank order.
+std::vector<int64_t> ShardElements(const Value& shard, const ParameterInfo& info, int64_t leaf, int64_t ranks) {
+  std::vector<int64_t> elements;
+  for (int64_t member = 0; member < ranks; ++member) {
+    elements.push_back(VocabularyShare(info.shard->total, leaf, ranks, member).size() * shard.shape[1].Constant());
+  }
+  return elements;
+}
+
 }  // namespace
 
 bool ReduceGradients::Run(Graph& graph, PassContext& context) {
@@ -48,17 +58,26 @@ bool ReduceGradients::Run(Graph& graph, PassContext& context) {
     const Value* accumulator = AccumulatorOf(gradient);
     const ParameterInfo& info = ParameterOf(graph, *accumulator);
     // An accumulator of the whole collects what every rank has for every shard: its sum needs no more.
-    const bool shard = info.shard && gradient->shape[0].Constant() != info.shard->total;
-    if (shard) sharded.push_back(&gradient - gradients.data());
+    const bool head = info.shared_by == "vocabulary_replica";
+    const bool shard = info.shard && (!head || gradient->producer->attributes.Int("shard_gradient", 0) != 0);
+    if (shard && !head) sharded.push_back(&gradient - gradients.data());
     const std::string group = info.shard && !shard ? "world" : info.shared_by;
     const int64_t ranks = layout_.GroupSize(group);
-    if (ranks == 1) continue;
-    builder.SetStem(accumulator->name + ".sum");
     builder.SetSource("gradient '" + accumulator->name + "'");
-    Value* sum = builder.Op("TreeReduceGradient", {gradient}, {{"group", group}, {"ranks", ranks}});
-    graph.ReplaceUses(gradient, sum);
-    graph.SetInput(sum->producer, 0, gradient);
-    context.Matched(*sum->producer);
+    Value* sum = gradient;
+    if (ranks > 1) {
+      builder.SetStem(accumulator->name + ".sum");
+      sum = builder.Op("TreeReduceGradient", {gradient}, {{"group", group}, {"ranks", ranks}});
+      graph.ReplaceUses(gradient, sum);
+      graph.SetInput(sum->producer, 0, gradient);
+      context.Matched(*sum->producer);
+    }
+    if (!shard || !head) continue;
+    builder.SetStem(accumulator->name + ".squares");
+    const auto elements = ShardElements(*sum, info, vocab_leaf_, layout_.vocabulary_parallel);
+    Value* squares = builder.Op("BlockSquares", {sum}, {{"group", std::string("vocabulary")}, {"elements", elements}});
+    graph.SetInput(norm, static_cast<size_t>(&gradient - gradients.data()), squares);
+    context.Matched(*squares->producer);
   }
   if (!sharded.empty()) {
     norm->attributes.Set("sharded", sharded);

@@ -7,7 +7,7 @@
 
 namespace weir {
 
-void ShardVocabulary::Shard(Node& head) const {
+void ShardVocabulary::Shard(Graph& graph, Node& head) const {
   Value& weight = *head.in(1);
   const std::string what = "head weight", instead = "--vocab-parallel=1";
   for (const Use& use : weight.uses) {
@@ -20,12 +20,15 @@ void ShardVocabulary::Shard(Node& head) const {
   head.attributes.Set("group", std::string("vocabulary"));
   head.attributes.Set("vocab_parallel", ranks_);
   head.attributes.Set("vocabulary", vocabulary);
+  if (!shard_gradient_ || head.out(2) == nullptr) return;
+  head.attributes.Set("shard_gradient", int64_t{1});
+  if (Value* accumulator = graph.FindValue(weight.name + ".grad")) accumulator->shape = weight.shape;
 }
 
 bool ShardVocabulary::Run(Graph& graph, PassContext& context) {
   for (const auto& node : graph.nodes()) {
     if (node->op() != "RingDtp") continue;
-    Shard(*node);
+    Shard(graph, *node);
     context.Matched(*node);
   }
   WEIR_CHECK(context.matches > 0, ErrorCode::kInvalidArgument, "--vocab-parallel=", ranks_,

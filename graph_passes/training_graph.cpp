@@ -71,12 +71,23 @@ void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& pa
   passes.Run(shard, graph);
 }
 
+void CheckHeadGradient(const TrainingOptions& options) {
+  if (options.head_gradient == "whole") return;
+  WEIR_CHECK(options.head_gradient == "shard", ErrorCode::kInvalidArgument, "--head-gradient=", options.head_gradient,
+             " is unknown; use whole or shard");
+  const int64_t ranks = options.layout.vocabulary_parallel, groups = options.layout.world / ranks;
+  WEIR_CHECK(ranks > 1, ErrorCode::kInvalidArgument, "--head-gradient=shard has no effect without --vocab-parallel above 1");
+  WEIR_CHECK((groups & (groups - 1)) == 0, ErrorCode::kInvalidArgument, "--head-gradient=shard: ", groups,
+             " vocabulary groups add in another order than all ranks together; make --ranks / --vocab-parallel a power of two, or use whole");
+}
+
 // A head that is spread over ranks is streamed in any case.
 void SpreadVocabulary(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   constexpr int64_t kStrip = 8192;
   const int64_t ranks = options.layout.vocabulary_parallel, leaf = options.vocab_leaf;
   WEIR_CHECK(options.strip >= 0, ErrorCode::kInvalidArgument, "--strip=", options.strip, " must be positive, or 0 for off");
   WEIR_CHECK(leaf > 0, ErrorCode::kInvalidArgument, "--vocab-leaf=", leaf, " must be positive");
+  CheckHeadGradient(options);
   if (options.strip == 0 && ranks == 1) {
     WEIR_CHECK(leaf == StreamLmHead::kDefaultLeaf, ErrorCode::kInvalidArgument, "--vocab-leaf=", leaf,
                " is kept by the streamed head alone; add --strip ", kStrip);
@@ -85,7 +96,7 @@ void SpreadVocabulary(Graph& graph, const TrainingOptions& options, PassManager&
   StreamLmHead head(options.strip > 0 ? options.strip : kStrip, leaf);
   passes.Run(head, graph);
   if (ranks == 1) return;
-  ShardVocabulary shard(ranks, options.rank % ranks, leaf);
+  ShardVocabulary shard(ranks, options.rank % ranks, leaf, options.head_gradient == "shard");
   passes.Run(shard, graph);
 }
 
@@ -114,7 +125,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   AddOptimizer optimizer(options);
   passes.Run(optimizer, graph);
   if (options.layout.world > 1) {
-    ReduceGradients reduce(options.layout);
+    ReduceGradients reduce(options.layout, options.vocab_leaf);
     passes.Run(reduce, graph);
   }
   if (options.shard_optimizer) {

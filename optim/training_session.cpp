@@ -79,6 +79,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
       batch_(batch),
       sequence_(SequenceOfRank(options.layout, sequence)),
       ignore_index_(options.ignore_index),
+      one_micro_batch_(options.head_gradient == "shard"),
       communicator_(communicator) {
   const int64_t ranks = communicator == nullptr ? 1 : communicator->size();
   WEIR_CHECK(options.layout.world == ranks, ErrorCode::kInternal, "a layout of ", options.layout.world, " ranks for a run of ",
@@ -173,6 +174,8 @@ void TrainingSession::WriteMicroBatch(const MicroBatch& micro_batch) {
 }
 
 StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
+  WEIR_CHECK(micro_batches.size() <= 1 || !one_micro_batch_, ErrorCode::kInvalidArgument, "--head-gradient=shard adds over ranks in each of ",
+             micro_batches.size(), " micro-batches; use --grad-accumulation 1, or --head-gradient whole");
   StepResult result;
   result.valid_labels = CountValidLabels(micro_batches);
   const double scale = result.valid_labels == 0 ? 0 : 1 / static_cast<double>(result.valid_labels);

@@ -119,6 +119,7 @@ class TrainingSession {
   std::unique_ptr<Executor> executor_;
   std::vector<const Value*> parameters_;
   int64_t ignore_index_;
+  bool one_micro_batch_;  // a step has
   Communicator* communicator_;
 };
 

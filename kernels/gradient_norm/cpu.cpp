@@ -1,14 +1,16 @@
+#include <algorithm>
 #include <vector>
 
 #include "backend/communicator.h"
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
+#include "kernels/gradient_norm/block_squares.h"
 #include "kernels/gradient_norm/reference.h"
 
 namespace weir {
 namespace {
 
-constexpr int64_t kBlock = int64_t{1} << 16;
+constexpr int64_t kBlock = kSquareBlock;
 
 // Eight interleaved partial sums, added in order: one definition, and it vectorises.
 double SquareSum(const float* x, int64_t count) {
@@ -41,7 +43,8 @@ double TreeSum(double* values, int64_t count) {
 int64_t GradientNormWorkspace(const Node& node) {
   int64_t blocks = 0;
   for (const Value* input : node.inputs) {
-    blocks = std::max(blocks, DivCeil(NumElements(ToDims(input->shape)), kBlock));
+    const int64_t elements = NumElements(ToDims(input->shape));
+    blocks = std::max(blocks, input->dtype == DType::kFloat64 ? elements : SquareBlocksOf(elements));
   }
   return (static_cast<int64_t>(node.inputs.size()) + blocks) * static_cast<int64_t>(sizeof(double));
 }
@@ -67,18 +70,42 @@ void AddShards(const KernelContext& c, double* sums) {
   }
 }
 
+// Sums of squares of every block of `x`.
+void SquareBlocks(const float* x, int64_t count, double* blocks) {
+  ParallelFor(SquareBlocksOf(count), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) blocks[b] = SquareSum(x + b * kBlock, std::min(kBlock, count - b * kBlock));
+  });
+}
+
+void LaunchBlockSquares(KernelContext& c) {
+  const Tensor& x = c.inputs[0];
+  double* all = c.outputs[0].data<double>();
+  const std::vector<int64_t> blocks = BlocksOfRanks(c.attributes(), x.elements());
+  if (blocks.size() == 1) return SquareBlocks(x.data<float>(), x.elements(), all);
+  const int64_t rank = c.communicator == nullptr ? -1 : c.communicator->rank();
+  WEIR_CHECK(rank >= 0 && c.communicator->size() == std::ssize(blocks), ErrorCode::kInternal, "BlockSquares of ", blocks.size(),
+             " shards runs on ", c.communicator == nullptr ? 1 : c.communicator->size(), " ranks");
+  double* own = all + std::accumulate(blocks.begin(), blocks.begin() + rank, int64_t{0});
+  SquareBlocks(x.data<float>(), x.elements(), own);
+  std::vector<int64_t> bytes;
+  for (const int64_t count : blocks) bytes.push_back(count * static_cast<int64_t>(sizeof(double)));
+  c.communicator->AllGatherV({reinterpret_cast<const std::byte*>(own), static_cast<size_t>(bytes[static_cast<size_t>(rank)])},
+                             {c.outputs[0].bytes, static_cast<size_t>(c.outputs[0].size_bytes())}, bytes,
+                             {"BlockSquares", c.node.in(0)->name});
+}
+
 void LaunchGradientNorm(KernelContext& c) {
   double* sums = reinterpret_cast<double*>(c.workspace.data());
   double* blocks = sums + c.inputs.size();
   for (size_t p = 0; p < c.inputs.size(); ++p) {
-    const float* x = c.inputs[p].data<float>();
-    const int64_t count = c.inputs[p].elements(), parts = DivCeil(count, kBlock);
-    ParallelFor(parts, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t b = begin; b < end; ++b) {
-        blocks[b] = SquareSum(x + b * kBlock, std::min(kBlock, count - b * kBlock));
-      }
-    });
-    sums[p] = TreeSum(blocks, parts);
+    const Tensor& x = c.inputs[p];
+    const bool squared = x.dtype == DType::kFloat64;
+    if (squared) {
+      std::copy_n(x.data<double>(), x.elements(), blocks);
+    } else {
+      SquareBlocks(x.data<float>(), x.elements(), blocks);
+    }
+    sums[p] = TreeSum(blocks, squared ? x.elements() : SquareBlocksOf(x.elements()));
   }
   AddShards(c, sums);
   *c.outputs[0].data<double>() = std::sqrt(TreeSum(sums, static_cast<int64_t>(c.inputs.size())));
@@ -94,6 +121,11 @@ void LaunchClipCoefficient(KernelContext& c) {
 const Kernel& GradientNormCpuKernel() {
   static const Kernel kernel{.launch = LaunchGradientNorm,
                              .workspace_bytes = GradientNormWorkspace};
+  return kernel;
+}
+
+const Kernel& BlockSquaresCpuKernel() {
+  static const Kernel kernel{.launch = LaunchBlockSquares};
   return kernel;
 }
 

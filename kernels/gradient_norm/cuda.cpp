@@ -1,21 +1,34 @@
 #include "kernels/gradient_norm/cuda.h"
 
+#include <cuda_runtime.h>
+
 #include <algorithm>
 #include <span>
 
 #include "backend/communicator.h"
+#include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/device/types.h"
+#include "kernels/gradient_norm/block_squares.h"
 
 namespace weir {
 namespace {
 
-int64_t BlocksOf(int64_t elements) { return DivCeil(elements, cuda::kNormBlock); }
+static_assert(kSquareBlock == cuda::kNormBlock);
+
+int64_t BlocksOf(DType dtype, int64_t elements) { return dtype == DType::kFloat64 ? elements : SquareBlocksOf(elements); }
+
+// Sums of squares of a tensor's blocks, which a float64 one has already.
+void SquareTensor(KernelContext& c, const Tensor& x, double* blocks) {
+  CUstream_st* stream = CudaQueue(c).stream;
+  if (x.dtype != DType::kFloat64) return cuda::SquareBlocks(x.data<float>(), x.elements(), blocks, stream);
+  CheckCuda(cudaMemcpyAsync(blocks, x.bytes, static_cast<size_t>(x.size_bytes()), cudaMemcpyDeviceToDevice, stream), "GradientNorm");
+}
 
 // One double per block of every accumulator, one per rank, and this rank's.
 int64_t Workspace(const Node& node) {
   int64_t doubles = node.attributes.Int("ranks", 1) + 1;
-  for (const Value* input : node.inputs) doubles += BlocksOf(NumElements(ToDims(input->shape)));
+  for (const Value* input : node.inputs) doubles += BlocksOf(input->dtype, NumElements(ToDims(input->shape)));
   return doubles * static_cast<int64_t>(sizeof(double));
 }
 
@@ -26,8 +39,8 @@ int64_t SquareInputs(KernelContext& c, bool shards, double* blocks) {
   for (size_t p = 0; p < c.inputs.size(); ++p) {
     const bool is_shard = std::ranges::find(sharded, static_cast<int64_t>(p)) != sharded.end();
     if (is_shard != shards) continue;
-    cuda::SquareBlocks(c.inputs[p].data<float>(), c.inputs[p].elements(), blocks + count, CudaQueue(c).stream);
-    count += BlocksOf(c.inputs[p].elements());
+    SquareTensor(c, c.inputs[p], blocks + count);
+    count += BlocksOf(c.inputs[p].dtype, c.inputs[p].elements());
   }
   return count;
 }
@@ -54,6 +67,20 @@ void LaunchGradientNorm(KernelContext& c) {
   cuda::RootOfSum(blocks, count, c.outputs[0].data<double>(), stream);
 }
 
+void LaunchBlockSquares(KernelContext& c) {
+  const Tensor& x = c.inputs[0];
+  const std::vector<int64_t> blocks = BlocksOfRanks(c.attributes(), x.elements());
+  const int64_t rank = blocks.size() == 1 ? 0 : c.communicator->rank();
+  double* own = c.outputs[0].data<double>() + std::accumulate(blocks.begin(), blocks.begin() + rank, int64_t{0});
+  SquareTensor(c, x, own);
+  if (blocks.size() == 1) return;
+  std::vector<int64_t> bytes;
+  for (const int64_t count : blocks) bytes.push_back(count * static_cast<int64_t>(sizeof(double)));
+  c.communicator->AllGatherV({reinterpret_cast<const std::byte*>(own), static_cast<size_t>(bytes[static_cast<size_t>(rank)])},
+                             {c.outputs[0].bytes, static_cast<size_t>(c.outputs[0].size_bytes())}, bytes,
+                             {"BlockSquares", c.node.in(0)->name});
+}
+
 void LaunchClipCoefficient(KernelContext& c) {
   cuda::ClipCoefficient(c.inputs[0].data<double>(), c.attributes().Float("max_norm", 0),
                         c.outputs[0].data<float>(), CudaQueue(c).stream);
@@ -62,6 +89,7 @@ void LaunchClipCoefficient(KernelContext& c) {
 }  // namespace
 
 WEIR_CUDA_KERNEL(GradientNorm, .launch = LaunchGradientNorm, .workspace_bytes = Workspace)
+WEIR_CUDA_KERNEL(BlockSquares, .launch = LaunchBlockSquares)
 WEIR_CUDA_KERNEL(ClipCoefficient, .launch = LaunchClipCoefficient)
 
 }  // namespace weir

@@ -45,7 +45,7 @@ const OpSchema& GradientNormSchema() {
   static const OpSchema schema{.name = "GradientNorm",
                                .domain = "ai.weir",
                                .doc = R"(norm = sqrt(sum over all gradients and elements of g^2)
-inputs: float32 accumulators of any shape; output float64 scalar.
+inputs: float32 accumulators of any shape, or float64 sums of an accumulator's blocks (BlockSquares); output float64 scalar.
 Accumulates in float64 over fixed blocks of 2^16 elements; a fixed binary tree over the blocks of
 each accumulator, then over accumulators in input order. Deterministic for any threads.
 Inputs listed in `sharded` are shards: their sums are added over the `ranks` ranks of `group` by the

@@ -10,7 +10,8 @@ template <class T>
 void GradientNormReference(Eval<T>& e) {
   T sum{};
   for (const Array<T>* gradient : e.in) {
-    for (const T& g : gradient->f) sum += g * g;
+    const bool squared = gradient->dtype == DType::kFloat64;
+    for (const T& g : gradient->f) sum += squared ? g : g * g;
   }
   e.out[0] = Array<T>::Floats({}, std::sqrt(sum));
   e.out[0].dtype = DType::kFloat64;

@@ -1,14 +1,17 @@
 #include <algorithm>
+#include <optional>
 
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
+#include "backend/tree_reduce.h"
 #include "kernels/common/token_blocks.h"
+#include "kernels/common/vector_loops.h"
 #include "kernels/common/workspace_layout.h"
 #include "kernels/cross_entropy/labels.h"
 #include "kernels/cross_entropy/log_sum.h"
 #include "kernels/gemm/sgemm.h"
 #include "kernels/linear/weight_gradient.h"
-#include "kernels/ring_dtp/sizes.h"
+#include "kernels/ring_dtp/gradient_parts.h"
 #include "kernels/ring_dtp/windows.h"
 
 namespace weir {
@@ -21,6 +24,7 @@ struct Buffers {
   float *lse, *at_label;  // per token
   float* partial;         // of dW
   std::byte* windows;     // of the weight, from other ranks
+  std::byte* parts;       // of dW, for other ranks and from them
 };
 
 Buffers TakeBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool weight_gradient) {
@@ -31,13 +35,15 @@ Buffers TakeBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool weight_gra
             .lse = nullptr,
             .at_label = nullptr,
             .partial = nullptr,
-            .windows = nullptr};
+            .windows = nullptr,
+            .parts = nullptr};
   b.logits = layout.Take<float>(b.capacity);
   b.sums = layout.Take<LogSum>(s.state_rows());
   b.lse = layout.Take<float>(s.state_rows());
   b.at_label = layout.Take<float>(s.state_rows());
   if (weight_gradient) b.partial = layout.Take<float>(WeightGradientPartial(s.strip, s.channels));
   b.windows = layout.Take<std::byte>(WeightWindows::BufferBytes(s, BytesOf(DType::kFloat32, s.channels)));
+  if (weight_gradient && s.shard_gradient) b.parts = layout.Take<std::byte>(GradientParts::BufferBytes(s));
   return b;
 }
 
@@ -72,19 +78,27 @@ class Head {
     WeightWindows windows(size_, BytesOf(DType::kFloat32, size_.channels),
                           {c_.inputs[1].bytes, static_cast<size_t>(c_.inputs[1].size_bytes())}, buffers_.windows,
                           c_.communicator, c_.node.in(1)->name, one_window || !gradients ? 1 : 2);
+    if (dw_ != nullptr && size_.shard_gradient) parts_.emplace(size_, buffers_.parts, *c_.communicator, c_.node.in(1)->name);
     double loss = 0;
     if (one_window) {
       TakeWindow(windows, 0);
+      BeginGradient();
       ForEachBlock([&] {
         SumWindow();
         FinishSums(loss);
         AddWindowGradients();
       });
+      EndGradient();
       return loss;
     }
-    ForEachWindow(windows, [&] { SumWindow(); });
+    ForEachWindow(windows, [&] { ForEachBlock([&] { SumWindow(); }); });
     ForEachBlock([&] { FinishSums(loss); });
-    if (gradients) ForEachWindow(windows, [&] { AddWindowGradients(); });
+    if (!gradients) return loss;
+    ForEachWindow(windows, [&] {
+      BeginGradient();
+      ForEachBlock([&] { AddWindowGradients(); });
+      EndGradient();
+    });
     return loss;
   }
 
@@ -107,7 +121,7 @@ class Head {
   void ForEachWindow(WeightWindows& windows, const auto& body) {
     for (int64_t first = 0; first < size_.vocabulary; first += size_.window) {
       TakeWindow(windows, first);
-      ForEachBlock(body);
+      body();
     }
   }
   void TakeWindow(WeightWindows& windows, int64_t first) {
@@ -157,6 +171,28 @@ class Head {
     }
   }
 
+  // dW of a window is made where it belongs, or from zero where it travels from.
+  void BeginGradient() {
+    if (dw_ == nullptr) return;
+    window_dw_ = parts_ ? parts_->Partial(window_ / size_.window) : dw_ + window_ * size_.channels;
+    if (parts_ && add_) std::fill_n(window_dw_, columns_ * size_.channels, 0.0f);
+  }
+  void EndGradient() {
+    if (!parts_) return;
+    const int64_t window = window_ / size_.window;
+    if (window > 0) Fold(window - 1);
+    parts_->Start(window);
+    if (window == size_.windows() - 1) Fold(window);
+  }
+  void Fold(int64_t window) {
+    const GradientParts::Arrived part = parts_->Finish(window);
+    std::copy_n(part.own, part.count, part.rows + c_.communicator->rank() * part.count);
+    TreeAdd(part.rows, size_.ranks, part.count);
+    float* out = dw_ + part.row * size_.channels;
+    if (!add_) std::fill_n(out, part.count, 0.0f);
+    AddTo(part.rows, part.count, out);
+  }
+
   void AddWindowGradients() {
     if (dx_ == nullptr && dw_ == nullptr) return;
     for (int64_t first = 0; first < columns_; first += size_.strip) AddStripGradients(first);
@@ -185,7 +221,7 @@ class Head {
                               .dy_stride = width,
                               .x = x_ + row_ * h,
                               .add = add_ || row_ > 0},
-                             buffers_.partial, dw_ + column * h);
+                             buffers_.partial, window_dw_ + first * h);
     }
   }
 
@@ -207,7 +243,9 @@ class Head {
   bool add_;  // dW continues an accumulator
   float *dx_, *dw_;
   Buffers buffers_;
+  std::optional<GradientParts> parts_;
   const float* weight_ = nullptr;     // of the window at hand:
+  float* window_dw_ = nullptr;
   int64_t window_ = 0, columns_ = 0;  // [window, window + columns) of the vocabulary
   int64_t row_ = 0, rows_ = 0;        // the token block at hand
   int64_t state_ = 0;                 // where its token state begins

@@ -1,14 +1,21 @@
 #include "kernels/cross_entropy/cuda.h"
 
-#include <algorithm>
+#include <cuda_runtime.h>
 
+#include <algorithm>
+#include <optional>
+
+#include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/token_blocks.h"
 #include "kernels/common/workspace_layout.h"
 #include "kernels/cross_entropy/cuda_labels.h"
 #include "kernels/cross_entropy/log_sum.h"
 #include "kernels/gemm/cuda.h"
+#include "kernels/ring_dtp/cuda.h"
+#include "kernels/ring_dtp/gradient_parts.h"
 #include "kernels/ring_dtp/windows.h"
+#include "kernels/tree_reduce/cuda.h"
 
 namespace weir {
 namespace {
@@ -33,7 +40,8 @@ struct Buffers {
   float* dx;      // bfloat16 only
   std::byte* gemm;
   std::byte* windows;  // of the weight, from other ranks
-  Buffers(const HeadSizes& s, DType dtype, WorkspaceLayout& layout)
+  std::byte* parts;    // of dW, for other ranks and from them
+  Buffers(const HeadSizes& s, DType dtype, bool weight_gradient, WorkspaceLayout& layout)
       : bad(layout.Take<int64_t>(1)),
         logits(layout.Take<std::byte>(BytesOf(dtype, s.block * StrideOf(s)))),
         sums{layout.Take<float>(s.state_rows()), layout.Take<float>(s.state_rows()),
@@ -42,14 +50,15 @@ struct Buffers {
         terms(layout.Take<double>(s.tokens)),
         dx(layout.Take<float>(dtype == DType::kBFloat16 ? s.state_rows() * s.channels : 0)),
         gemm(layout.Take<std::byte>(cuda::GemmWorkspaceBytes(dtype))),
-        windows(layout.Take<std::byte>(WeightWindows::BufferBytes(s, BytesOf(dtype, s.channels)))) {}
+        windows(layout.Take<std::byte>(WeightWindows::BufferBytes(s, BytesOf(dtype, s.channels)))),
+        parts(layout.Take<std::byte>(weight_gradient && s.shard_gradient ? GradientParts::BufferBytes(s) : 0)) {}
 };
 
 int64_t RingDtpWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   const DType dtype = node.in(0)->dtype;
   Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes),
-          dtype, layout);
+          dtype, node.out(2) != nullptr, layout);
   return layout.bytes();
 }
 
@@ -68,7 +77,7 @@ class Head {
         s_(CudaSizes(c.inputs[0].dims, c.inputs[1].dims, dtype_, c.attributes())),
         stride_(StrideOf(s_)),
         layout_(c.workspace.data()),
-        b_(s_, dtype_, layout_),
+        b_(s_, dtype_, Output(2), layout_),
         ignore_index_(c.attributes().Int("ignore_index", -100)) {}
 
   void Run() {
@@ -77,18 +86,21 @@ class Head {
     WeightWindows windows(s_, BytesOf(dtype_, s_.channels),
                           {c_.inputs[1].bytes, static_cast<size_t>(c_.inputs[1].size_bytes())}, b_.windows,
                           c_.communicator, c_.node.in(1)->name, one_window || !gradients ? 1 : 2);
+    if (Output(2) && s_.shard_gradient) parts_.emplace(s_, b_.parts, *c_.communicator, c_.node.in(1)->name);
     if (one_window) {
       TakeWindow(windows, 0);
+      BeginGradient();
       ForEachBlock([&] {
         SumWindow();
         FinishSums();
         AddWindowGradients();
         FinishInputGradient();
       });
+      EndGradient();
     } else {
-      ForEachWindow(windows, [&] { SumWindow(); });
+      ForEachWindow(windows, [&] { ForEachBlock([&] { SumWindow(); }); });
       ForEachBlock([&] { FinishSums(); });
-      if (gradients) ForEachWindow(windows, [&] { AddWindowGradients(); });
+      if (gradients) ForEachWindow(windows, [&] { AddGradients(); });
       ForEachBlock([&] { FinishInputGradient(); });
     }
     cuda::SumLoss(b_.terms, s_.tokens, c_.inputs[3].data<float>(), c_.outputs[0].data<double>(),
@@ -109,7 +121,7 @@ class Head {
   void ForEachWindow(WeightWindows& windows, const auto& body) {
     for (int64_t first = 0; first < s_.vocabulary; first += s_.window) {
       TakeWindow(windows, first);
-      ForEachBlock(body);
+      body();
     }
   }
   void TakeWindow(WeightWindows& windows, int64_t first) {
@@ -130,6 +142,36 @@ class Head {
   void FinishSums() {
     cuda::FinishLogSum(Sums(), Labels(), rows_, ignore_index_, b_.lse + state_, b_.terms + row_, queue_.stream);
   }
+  void AddGradients() {
+    BeginGradient();
+    ForEachBlock([&] { AddWindowGradients(); });
+    EndGradient();
+  }
+  // dW of a window is made where it belongs, or from zero where it travels from.
+  void BeginGradient() {
+    if (!Output(2)) return;
+    window_dw_ = parts_ ? parts_->Partial(window_ / s_.window) : Dw() + window_ * s_.channels;
+    if (parts_ && c_.has(4)) Clear(window_dw_, (end_ - window_) * s_.channels);
+  }
+  void EndGradient() {
+    if (!parts_) return;
+    const int64_t window = window_ / s_.window;
+    if (window > 0) Fold(window - 1);
+    parts_->Start(window);
+    if (window == s_.windows() - 1) Fold(window);
+  }
+  void Fold(int64_t window) {
+    const GradientParts::Arrived part = parts_->Finish(window);
+    float* out = Dw() + part.row * s_.channels;
+    cuda::AddTree(part.own, part.rows, s_.ranks, c_.communicator->rank(), part.count, queue_.stream);
+    if (!c_.has(4)) Clear(out, part.count);
+    cuda::AddInto(out, part.own, part.count, queue_.stream);
+  }
+  float* Dw() const { return c_.outputs[2].data<float>(); }
+  void Clear(float* memory, int64_t count) const {
+    CheckCuda(cudaMemsetAsync(memory, 0, static_cast<size_t>(count) * sizeof(float), queue_.stream), "RingDtp");
+  }
+
   void AddWindowGradients() {
     if (!Output(1) && !Output(2)) return;
     for (int64_t first = window_; first < end_; first += s_.strip) AddStripGradients(first);
@@ -209,7 +251,7 @@ class Head {
                 .k = rows_,
                 .a = {b_.logits, dtype_, stride_, true},
                 .b = {X(), dtype_, s_.channels},
-                .c = c_.outputs[2].data<float>() + first * s_.channels,
+                .c = window_dw_ + (first - window_) * s_.channels,
                 .c_dtype = DType::kFloat32,
                 .c_stride = s_.channels,
                 .sum = add ? cuda::GemmSum::kFold : cuda::GemmSum::kSet},
@@ -224,7 +266,9 @@ class Head {
   WorkspaceLayout layout_;
   const Buffers b_;
   const int64_t ignore_index_;
+  std::optional<GradientParts> parts_;
   const std::byte* weight_ = nullptr;  // of the window at hand:
+  float* window_dw_ = nullptr;
   int64_t window_ = 0, end_ = 0;       // columns [window, end)
   int64_t row_ = 0, rows_ = 0;         // the token block at hand
   int64_t state_ = 0;                  // where its token state begins

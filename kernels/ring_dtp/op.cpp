@@ -57,12 +57,13 @@ void InferRingDtp(InferContext& c) {
   const int64_t strip = c.node.attributes.Int("strip", 8192);
   if (strip < 1) c.Fail(StrCat("C4: strip is ", strip, ", expected at least 1 column"));
   CheckLeaf(c);
-  const Shape whole = {WholeVocabulary(c), weight[1]};
-  if (c.HasShape(4) && !Same(c.shape(4), whole)) {
-    c.Fail(StrCat("C1: accumulator ", ToString(c.shape(4)), ", expected ", ToString(whole)));
+  const Dim vocabulary = WholeVocabulary(c);
+  const Shape gradient = {c.node.attributes.Int("shard_gradient", 0) != 0 ? weight[0] : vocabulary, weight[1]};
+  if (c.HasShape(4) && !Same(c.shape(4), gradient)) {
+    c.Fail(StrCat("C1: accumulator ", ToString(c.shape(4)), ", expected ", ToString(gradient)));
   }
   c.SetOutput(1, c.in(0)->dtype, x);
-  c.SetOutput(2, DType::kFloat32, whole);
+  c.SetOutput(2, DType::kFloat32, gradient);
 }
 
 Cost RingDtpCost(const Node& n) {
@@ -125,7 +126,8 @@ On several ranks (vocab_parallel P, group, vocabulary V) weight is this rank's r
 columns; x and labels are its own tokens, N may differ over ranks. The weight travels: windows of `strip`
 columns, rounded up to whole leaves, in vocabulary order, sent by their holders to the others, once per pass;
 the next window travels while one is at work. Windows outside, token blocks inside. acc' is [V,H]: the sums
-over this rank's tokens, to be added over all ranks.
+over this rank's tokens, to be added over all ranks; with shard_gradient 1 it is [V',H] like weight: each rank's parts of a
+window go to its holders, who add them by the tree over the group, while the next window is at work.
 All sums are those of Linear, CrossEntropy, CrossEntropyGradient, MatMul and LinearWeightGradient (with the
 default vocab_leaf): the same bits for any P and strip (rounded up to 256 columns, the k block of dX).
 Deterministic for any threads.

@@ -32,7 +32,8 @@ HeadSizes HeadSizesOf(const Dims& x, const Dims& weight, const Attributes& attri
               .strip = attributes.Int("strip", 8192),
               .leaf = attributes.Int("vocab_leaf", kVocabularyLeaf),
               .ranks = attributes.Int("vocab_parallel", 1),
-              .window = 0};
+              .window = 0,
+              .shard_gradient = attributes.Int("shard_gradient", 0) != 0};
   s.block = std::min(s.tokens, kTokenBlockRows);
   AlignStrips(s, s.input_gradient_group());  // dX adds whole groups only, so that a cut changes no bit
   return s;

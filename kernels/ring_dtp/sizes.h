@@ -11,6 +11,7 @@ struct HeadSizes {
   int64_t tokens, channels, vocabulary, block, strip;
   int64_t leaf;           // columns of one (max, sum) pair
   int64_t ranks, window;  // one rank: the whole vocabulary is one window
+  bool shard_gradient;    // dW is this rank's shard, summed over the group
   int64_t windows() const;
   // Token state: of a block where it meets the whole vocabulary at once, else of all tokens.
   int64_t state_rows() const { return windows() == 1 ? block : tokens; }

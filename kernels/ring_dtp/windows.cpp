@@ -5,6 +5,12 @@
 
 namespace weir {
 
+Share WindowPart(const HeadSizes& s, int64_t window, int64_t member) {
+  const Share share = VocabularyShare(s.vocabulary, s.leaf, s.ranks, member);
+  const int64_t begin = std::max(share.begin, window * s.window);
+  return {begin, std::max(begin, std::min(share.end, (window + 1) * s.window))};
+}
+
 int64_t WeightWindows::BufferBytes(const HeadSizes& sizes, int64_t row_bytes) {
   return sizes.ranks == 1 ? 0 : std::min<int64_t>(2, sizes.windows()) * sizes.window * row_bytes;
 }
@@ -26,12 +32,6 @@ WeightWindows::WeightWindows(const HeadSizes& sizes, int64_t row_bytes, std::spa
   WEIR_CHECK(std::ssize(own_) == held_.size() * row_bytes_, ErrorCode::kInternal, "RingDtp: rank ", group->rank(), " of ",
              size_.ranks, " holds ", std::ssize(own_) / row_bytes_, " rows of '", weight, "', expected ", held_.size());
   Start(0);
-}
-
-Share WeightWindows::Part(int64_t fetch, int64_t member) const {
-  const Share share = VocabularyShare(size_.vocabulary, size_.leaf, size_.ranks, member);
-  const int64_t begin = std::max(share.begin, Begin(fetch));
-  return {begin, std::max(begin, std::min(share.end, End(fetch)))};
 }
 
 bool WeightWindows::IsOwn(int64_t fetch) const { return held_.begin <= Begin(fetch) && End(fetch) <= held_.end; }

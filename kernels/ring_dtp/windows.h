@@ -9,6 +9,9 @@
 
 namespace weir {
 
+// Columns of window number `window` that `member` holds.
+Share WindowPart(const HeadSizes& sizes, int64_t window, int64_t member);
+
 // The rows of the head's weight, window by window in vocabulary order, then again for every further pass. On one
 // rank they are the weight itself. On several, those who hold rows of a window send them to all others of the group;
 // while a window is at work the next one travels, into the buffer that the one before left. Every rank takes every
@@ -27,8 +30,7 @@ class WeightWindows {
  private:
   int64_t Begin(int64_t fetch) const { return fetch % size_.windows() * size_.window; }
   int64_t End(int64_t fetch) const { return std::min(Begin(fetch) + size_.window, size_.vocabulary); }
-  // Columns of a fetch's window that `member` holds.
-  Share Part(int64_t fetch, int64_t member) const;
+  Share Part(int64_t fetch, int64_t member) const { return WindowPart(size_, fetch % size_.windows(), member); }
   bool IsOwn(int64_t fetch) const;
   std::byte* Buffer(int64_t fetch) const { return buffers_ + fetch % 2 * size_.window * row_bytes_; }
   void Start(int64_t fetch);

@@ -39,6 +39,28 @@ TEST_P(GpuHead, MatchesFloat64AndHasTheBitsOfOneGpu) {
   }
 }
 
+// Shards from zero are the sums of what both ranks would have of them.
+TEST_P(GpuHead, ShardsOfTheGradientAreSums) {
+  for (const HeadProblem& p : kProblems) {
+    std::vector<HeadRun> runs = {{.strip = p.vocabulary, .accumulate = false}};
+    for (const int64_t strip : {2048, 8192}) runs.push_back({.ranks = 2, .strip = strip, .accumulate = false, .shard_gradient = true});
+    const auto results = RunHeadsOnGpus(p, runs, GetParam());
+    for (size_t run = 1; run < runs.size(); ++run) {
+      size_t element = 0, wrong = 0;
+      for (size_t rank = 0; rank < 2; ++rank) {
+        EXPECT_EQ(results[run][rank].loss, results[0][rank].loss);
+        EXPECT_EQ(results[run][rank].dx.f, results[0][rank].dx.f);
+        for (const float sum : results[run][rank].dw.f) {
+          wrong += sum != results[0][0].dw.f[element] + results[0][1].dw.f[element] ? 1 : 0;
+          ++element;
+        }
+      }
+      EXPECT_EQ(element, results[0][0].dw.f.size());
+      EXPECT_EQ(wrong, 0u) << "V " << p.vocabulary << " strip " << runs[run].strip;
+    }
+  }
+}
+
 TEST_P(GpuHead, MakesNoMoreThanIsWanted) {
   const HeadProblem p = kProblems[0];
   const auto results = RunHeadsOnGpus(p, {{.ranks = 2, .strip = 2048}, {.ranks = 2, .strip = 2048, .outputs = 2, .accumulate = false},

@@ -123,6 +123,23 @@ TEST(ShardVocabulary, TheUpdateTakesTheShardOfTheWholeSum) {
   EXPECT_TRUE(has("= Slice(w.grad.sum, ")) << text;
 }
 
+// With its gradient in shards: summed over the other groups, measured by the squares of all shards.
+TEST(ShardVocabulary, TheGradientIsAShardToo) {
+  TrainingOptions options;
+  options.layout = {.world = 4, .vocabulary_parallel = 2};
+  options.rank = 3;
+  options.vocab_leaf = 64;
+  options.head_gradient = "shard";
+  const std::string text = Training(options);
+  const auto has = [&](const std::string& line) { return text.find(line) != std::string::npos; };
+  EXPECT_TRUE(has("gradient float[115,4] w.grad\n")) << text;
+  EXPECT_TRUE(has("shard_gradient = 1, strip = 8192")) << text;
+  EXPECT_TRUE(has("w.grad.sum = TreeReduceGradient<group = \"vocabulary_replica\", ranks = 2>(")) << text;
+  EXPECT_TRUE(has("w.grad.squares = BlockSquares<elements = [768, 460], group = \"vocabulary\">(w.grad.sum)")) << text;
+  EXPECT_TRUE(has("w.grad.squares)\n") || has("w.grad.squares, ")) << text;
+  EXPECT_FALSE(has("Slice(")) << text;
+}
+
 std::string Refusal(const TrainingOptions& options) {
   try {
     Training(options);
@@ -142,6 +159,13 @@ TEST(ShardVocabulary, WrongOptionsAreRefusedInWords) {
   EXPECT_NE(Refusal(options).find("--vocab-leaf=0 must be positive"), std::string::npos);
   options.vocab_leaf = 300;
   EXPECT_NE(Refusal(options).find("C5: vocab_leaf is 300"), std::string::npos);
+  options = {};
+  options.head_gradient = "shard";
+  EXPECT_NE(Refusal(options).find("--head-gradient=shard has no effect without --vocab-parallel"), std::string::npos);
+  options.layout = {.world = 6, .vocabulary_parallel = 2};
+  EXPECT_NE(Refusal(options).find("3 vocabulary groups add in another order"), std::string::npos);
+  options.head_gradient = "some";
+  EXPECT_NE(Refusal(options).find("--head-gradient=some is unknown"), std::string::npos);
   options = {};
   options.layout = {.world = 4, .vocabulary_parallel = 3};
   EXPECT_NE(Refusal(options).find("--vocab-parallel=3 does not divide"), std::string::npos);

@@ -84,6 +84,7 @@ Inputs HeadInputs(const HeadProblem& p, int64_t rank, DType activations) {
 Inputs ShardedInputs(const HeadProblem& p, const HeadRun& run, int64_t rank, DType activations) {
   Inputs in = HeadInputs(p, rank, activations);
   in[1] = Rows(in[1], VocabularyShare(p.vocabulary, p.leaf, run.ranks, rank % run.ranks));
+  if (run.shard_gradient) in[4] = Rows(in[4], VocabularyShare(p.vocabulary, p.leaf, run.ranks, rank % run.ranks));
   if (!run.accumulate) in.pop_back();
   return in;
 }
@@ -94,6 +95,7 @@ Attributes HeadAttributes(const HeadProblem& p, const HeadRun& run) {
   attributes.Set("group", std::string("vocabulary"));
   attributes.Set("vocab_parallel", run.ranks);
   attributes.Set("vocabulary", p.vocabulary);
+  if (run.shard_gradient) attributes.Set("shard_gradient", int64_t{1});
   return attributes;
 }
 

@@ -19,6 +19,7 @@ struct HeadRun {
   int64_t ranks = 1, strip = 8192;
   int outputs = 3;
   bool accumulate = true;
+  bool shard_gradient = false;
 };
 
 struct HeadResult {

@@ -5,6 +5,7 @@
 
 #include "backend/cpu/thread_communicator.h"
 #include "graph/layout.h"
+#include "graph/vocabulary_share.h"
 #include "tests/kernels/head_harness.h"
 
 namespace weir {
@@ -55,6 +56,40 @@ TEST(RingDtpRanks, LeavesOutWhatNobodyWants) {
   }
   ExpectSameBits(RunHeads(p, {.ranks = 4, .strip = 64, .accumulate = false}), RunHeads(p, {.strip = p.vocabulary, .accumulate = false}),
                  "no accumulator");
+}
+
+// t(a..b) = t(a..m) + t(m..b), m = a + (b-a)/2, of one element of the group's ranks.
+float TreeOf(const std::vector<float>& x, size_t a, size_t b) {
+  return b - a == 1 ? x[a] : TreeOf(x, a, a + (b - a) / 2) + TreeOf(x, a + (b - a) / 2, b);
+}
+
+// The shards of the gradient are the tree sums of what whole accumulators from zero would have, on top of the shard.
+TEST(RingDtpRanks, ShardsOfTheGradientAreSumsOverTheGroup) {
+  for (const bool accumulate : {true, false}) {
+    for (const int64_t ranks : {2, 4}) {
+      for (const HeadProblem& p : {HeadProblem{}, HeadProblem{.tokens = {0, 6, 0, 1}}, HeadProblem{.vocabulary = 40}}) {
+        const auto parts = RunHeads(p, {.ranks = ranks, .strip = 64, .accumulate = false});
+        for (const int64_t strip : {64, 8192}) {
+          const auto got = RunHeads(p, {.ranks = ranks, .strip = strip, .accumulate = accumulate, .shard_gradient = true});
+          for (int64_t rank = 0; rank < p.world(); ++rank) {
+            const auto at = static_cast<size_t>(rank), first = static_cast<size_t>(rank / ranks * ranks);
+            const Share held = VocabularyShare(p.vocabulary, p.leaf, ranks, rank % ranks);
+            const auto start = HeadInputs(p, rank)[4].f;
+            EXPECT_EQ(got[at].loss, parts[at].loss);
+            EXPECT_EQ(got[at].dx.f, parts[at].dx.f);
+            ASSERT_EQ(got[at].dw.dims, (Dims{held.size(), p.channels}));
+            for (size_t k = 0; k < got[at].dw.f.size(); ++k) {
+              const size_t element = k + static_cast<size_t>(held.begin * p.channels);
+              std::vector<float> of_ranks;
+              for (size_t r = first; r < first + static_cast<size_t>(ranks); ++r) of_ranks.push_back(parts[r].dw.f[element]);
+              const float sum = TreeOf(of_ranks, 0, of_ranks.size());
+              ASSERT_EQ(got[at].dw.f[k], accumulate ? start[element] + sum : sum) << "rank " << rank << " element " << element;
+            }
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(RingDtpRanks, ResultsAreThoseOfTheReference) {
