@@ -39,11 +39,13 @@ def dispatch(runs):
 
 
 def head(runs):
-    yield ("N,H,V", "precision", "forward + backward ms", "TFLOP/s", "GiB over resident")
+    yield ("tokens a rank", "precision", "head", "forward + backward ms", "TFLOP/s (6NHV)", "GiB planned", "GiB over inputs and results", "GiB received")
     for run in runs:
-        shape, precision = run["name"].split()
+        tokens, precision = run["name"].split()
         for row in run["result"]["results"]:
-            yield (shape, precision, f"{row['ms']:.1f}", f"{row['tflops']:.0f}", gib(row["workspace"]))
+            time = row["failure"] or f"{row['ms']:.1f}"
+            yield (tokens, precision, row["variant"], time, f"{row['tflops']:.0f}", gib(row["planned_bytes"]), gib(row["bytes_above"]),
+                   gib(row["received_bytes"]))
 
 
 def steps(runs, what):
