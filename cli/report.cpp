@@ -106,7 +106,7 @@ std::string MemoryBars(const Json& ledger, const std::string& title) {
     terms.emplace_back(bytes.get<int64_t>(), term);
     total += terms.back().first;
   }
-  std::ranges::stable_sort(terms, std::ranges::greater{}, &std::pair<int64_t, std::string>::first);
+  std::ranges::sort(terms, std::ranges::greater{});
   std::ostringstream svg;
   svg << "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 740 " << 50 + 24 * terms.size()
       << "\" font-family=\"sans-serif\" font-size=\"12\">\n<text x=\"10\" y=\"24\" font-size=\"15\">" << EscapeXml(title) << ", "

@@ -71,7 +71,7 @@ RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, bool e
       title_(std::move(title)),
       metrics_(ContinueMetrics(folder_ / "metrics.jsonl", resumed)),
       log_(folder_ / "metrics.jsonl"),
-      progress_(std::move(progress)) {
+      progress_(progress) {
   if (!events) return;
   // Written anew from the metrics, so that it holds each step once.
   events_.emplace(folder_ / "tensorboard", static_cast<double>(std::time(nullptr)));

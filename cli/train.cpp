@@ -21,6 +21,7 @@
 #include "cli/run_evaluations.h"
 #include "cli/run_folder.h"
 #include "graph/error.h"
+#include "graph_passes/shard_context.h"
 #include "kernels/pipelined_llep/notices.h"
 #include "optim/export.h"
 #include "optim/trainer.h"
@@ -35,7 +36,7 @@ struct RunFlags {
   int64_t log_every = 10, trace_step = 0;
   uint64_t seed = 0;
   int threads = 0;
-  bool tensorboard = false;
+  bool tensorboard = false, dry_run = false;
 };
 
 std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, DispatchFlags& dispatch, DataFlags& data,
@@ -52,6 +53,7 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("device", text(run.device = "cpu"), "where the step runs: cpu or cuda")
       ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads of a rank; 0 = its share of this process's cores; results do not depend on it")
       ("log-every", integer(run.log_every), "steps between progress lines")
+      ("dry-run", po::bool_switch(&run.dry_run), "check flags, model and data, print the resolved config and the plan, write nothing")
       ("tensorboard", po::bool_switch(&run.tensorboard), "write the metrics as TensorBoard event files too, in RUN/tensorboard")
       ("trace-step", integer(run.trace_step), "step whose launches are timed: RUN/trace.json for Perfetto, RUN/trace.txt by op; 0 = none")
       ("non-finite", text(run.non_finite = "stop"), "when loss or gradients are NaN or infinite: stop or skip (the step changes nothing)")
@@ -309,6 +311,25 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   return {kExitOk, ""};
 }
 
+// What a run of these flags would be: its config and, of rank 0, its plan. Data and model are read, nothing is written.
+int DryRun(TrainFlags& flags, int64_t world) {
+  TrainingOptions& training = flags.trainer.training;
+  training.layout.world = world;
+  flags.dispatch.Apply(training, flags.trainer.sequence);
+  PassManager passes;
+  const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
+  const int64_t vocabulary = VocabularyOf(*graph);
+  const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
+  const RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
+  BuildTrainingGraph(*graph, training, passes);
+  passes.CheckNames();
+  SpecializeShapes(*graph, flags.trainer.micro_batch, SequenceOfRank(training.layout, flags.trainer.sequence));
+  PlaceOnHost(*graph, training, passes);
+  std::cout << flags.config << "\n" << PlanTable(MakePlan(*graph, ParseDevice(flags.run.device)));
+  std::cerr << "dry run: " << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << world << " ranks\n";
+  return kExitOk;
+}
+
 }  // namespace
 
 int TrainCommand(int argc, const char* const* argv) {
@@ -328,6 +349,8 @@ int TrainCommand(int argc, const char* const* argv) {
   flags.data.Check();
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
   flags.dispatch.Check(WorldSize(flags.ranks, environment), flags.trainer.sequence);
+  flags.config = ResolvedConfig(groups, flags.values);
+  if (run.dry_run) return DryRun(flags, WorldSize(flags.ranks, environment));
   std::vector<std::string> arguments = {"weir"};
   arguments.insert(arguments.end(), argv, argv + argc);
   if (const auto ended = StartRanks(flags.ranks, environment, std::move(arguments))) return *ended;
@@ -337,7 +360,6 @@ int TrainCommand(int argc, const char* const* argv) {
   options.init.seed = run.seed;
   options.training.layout.world = environment.world;
   flags.dispatch.Apply(options.training, options.sequence);
-  flags.config = ResolvedConfig(groups, flags.values);
   SetRankThreads(run.threads, environment);
   return RunAsRank(flags.ranks, environment, run.device, "weir train", [&](const Placement& place, Communicator* world) {
     options.device = place;

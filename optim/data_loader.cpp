@@ -28,7 +28,7 @@ std::vector<int64_t> Shares(const std::vector<DataSource>& sources, int64_t tota
   }
   std::vector<size_t> order(sources.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, [&](size_t a, size_t b) { return rest[a] > rest[b]; });
+  std::ranges::sort(order, [&](size_t a, size_t b) { return rest[a] != rest[b] ? rest[a] > rest[b] : a < b; });
   const int64_t missing = total - std::accumulate(shares.begin(), shares.end(), int64_t{0});
   for (size_t i = 0; i < static_cast<size_t>(missing); ++i) ++shares[order[i]];
   return shares;

@@ -111,8 +111,8 @@ StepRecord Trainer::Step() {
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   record.step_ms = elapsed.count() * 1e3;
   record.tokens_per_s = static_cast<double>(result.valid_labels) / elapsed.count();
-  const auto positions = static_cast<double>(tokens_per_step() / options_.training.layout.world);
-  record.model_tflops = positions * flop_per_token_ / elapsed.count() * 1e-12;
+  const int64_t positions = tokens_per_step() / options_.training.layout.world;
+  record.model_tflops = static_cast<double>(positions) * flop_per_token_ / elapsed.count() * 1e-12;
   record.device_bytes = session_.plan().arena_bytes;
   record.host_bytes = session_.plan().host_arena_bytes;
   record.time = UnixTime();

@@ -194,6 +194,18 @@ TEST_F(Cli, MetricsCountTheTokensThatAreTrainedOn) {
     EXPECT_EQ(nlohmann::json::parse(line)["tokens"].get<int64_t>(), step * 56) << line;
 }
 
+TEST_F(Cli, ADryRunChecksAndWritesNothing) {
+  const Result result = Weir(Train("a", "--dry-run --ranks 2 --expert-parallel 2"));
+  ASSERT_EQ(result.code, 0) << result.output;
+  EXPECT_NE(result.output.find("learning-rate = 0.003\n"), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("\narena "), std::string::npos) << result.output;
+  EXPECT_NE(result.output.find("in 1 documents, 2 ranks"), std::string::npos) << result.output;
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
+  EXPECT_EQ(Weir(Train("a", "--dry-run --data /nonexistent")).code, 1);
+  EXPECT_EQ(Weir(Train("a", "--dry-run --beta1 2")).code, 2);
+  EXPECT_EQ(Weir(Train("a", "--dry-run --expert-parallel 2")).code, 2) << "of one rank";
+}
+
 TEST_F(Cli, RefusesAUsedRunFolderAndMissingData) {
   std::ofstream(folder_ / "taken") << "x";
   EXPECT_EQ(Weir(Train("taken")).code, 1);
