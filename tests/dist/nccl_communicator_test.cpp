@@ -112,20 +112,26 @@ TEST(FakeRank, AloneCopies) {
   });
 }
 
+// Outlives the ranks: a transfer that was given up may still write.
+struct Buffers {
+  std::byte own[8] = {}, all[32] = {};
+  std::span<std::byte> Of(const Communicator& ranks) { return std::span(all).first(8 * static_cast<size_t>(ranks.size())); }
+};
+
 // Rank 1 never comes to the exchange. Rank 0 says who waits in what, and its queue does not hang.
 TEST(NcclHealth, ATransferThatNeverEndsIsNamed) {
   FakeFabric fabric;
-  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
-    std::byte bytes[64];
+  Buffers buffers[4];
+  const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
     if (gpus.rank() == 0) {
-      gpus.AllGather({bytes, 32}, bytes, {"AllGather", "layer 3"});
+      gpus.AllGather(buffers[0].own, buffers[0].Of(gpus), {"AllGather", "layer 3"});
       return Finish(gpus, gpu);
     }
     for (;;) gpus.ThrowIfAborted();
   }, kHasty);
   EXPECT_LT(failures[0].seconds, 3);
   EXPECT_LT(failures[1].seconds, 3);
-  EXPECT_NE(failures[0].text.find("rank 0: AllGather of 'layer 3' (world, 128 bytes) is not over after 0.2 s"), std::string::npos)
+  EXPECT_NE(failures[0].text.find("rank 0: AllGather of 'layer 3' (world, 32 bytes) is not over after 0.2 s"), std::string::npos)
       << failures[0].text;
   EXPECT_EQ(failures[0].code, ErrorCode::kCommError);
   EXPECT_TRUE(failures[1].peer);
@@ -136,10 +142,11 @@ TEST(NcclHealth, ATransferThatNeverEndsIsNamed) {
 // The same where a rank waits while enqueueing.
 TEST(NcclHealth, AMoveThatDoesNotComeBackIsNamed) {
   FakeFabric fabric;
+  Buffers buffers[4];
   fabric.stuck = 0;
-  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
-    std::vector<std::byte> bytes(8), all(16);
-    gpus.AllGather(bytes, all, {"AllGather", "layer 3"});
+  const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
+    Buffers& b = buffers[gpus.rank()];
+    gpus.AllGather(b.own, b.Of(gpus), {"AllGather", "layer 3"});
     gpu.Synchronize();
     for (;;) gpus.ThrowIfAborted();
   }, kHasty);
@@ -152,25 +159,27 @@ TEST(NcclHealth, AMoveThatDoesNotComeBackIsNamed) {
 // Waiting behind long compute work is no lateness.
 TEST(NcclHealth, AQueueThatComputesForLongIsNotLate) {
   FakeFabric fabric;
-  OnFakeGpus(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
-    std::vector<std::byte> bytes(8), all(16);
-    for (int i = 0; i < 1500; ++i) gpu.Fill(bytes.data(), 1, 8);  // 1 ms each, on both ranks
-    gpus.AllGather(bytes, all, {"AllGather", "x"});
+  Buffers buffers[4];
+  OnFakeGpus(2, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
+    Buffers& b = buffers[gpus.rank()];
+    for (int i = 0; i < 1500; ++i) gpu.Fill(b.own, 1, 8);  // 1 ms each, on both ranks
+    gpus.AllGather(b.own, b.Of(gpus), {"AllGather", "x"});
     Finish(gpus, gpu);
-    EXPECT_EQ(all[15], std::byte{1});
+    EXPECT_EQ(b.all[15], std::byte{1});
   }, {.timeout = milliseconds(1000), .interval = milliseconds(5)});
 }
 
 TEST(NcclHealth, WhatOneLinkReportsEndsAllRanks) {
   FakeFabric fabric;
+  Buffers buffers[4];
   const auto failures = Failures(4, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
-    std::vector<std::byte> bytes(8), all(32);
+    Buffers& b = buffers[gpus.rank()];
     if (gpus.rank() == 2) {
       std::this_thread::sleep_for(milliseconds(300));  // until the others wait in the exchange
       const std::lock_guard lock(fabric.mutex);
       fabric.problems[2] = "NCCL: remote process exited or there was a network error";
     } else {
-      gpus.AllGather(bytes, all, {"AllGather", "x"});
+      gpus.AllGather(b.own, b.Of(gpus), {"AllGather", "x"});
     }
     gpu.Synchronize();
     for (;;) gpus.ThrowIfAborted();
@@ -187,10 +196,11 @@ TEST(NcclHealth, WhatOneLinkReportsEndsAllRanks) {
 
 TEST(NcclHealth, AnErrorOfTheHostsEndsTheTransfers) {
   FakeFabric fabric;
-  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
-    std::vector<std::byte> bytes(8), all(16);
+  Buffers buffers[4];
+  const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
+    Buffers& b = buffers[gpus.rank()];
     if (gpus.rank() == 1) throw Error(ErrorCode::kIoError, "the disk of rank 1 is full");
-    gpus.AllGather(bytes, all, {"AllGather", "x"});
+    gpus.AllGather(b.own, b.Of(gpus), {"AllGather", "x"});
     Finish(gpus, gpu);
   });
   EXPECT_LT(failures[0].seconds, 3);
@@ -200,11 +210,12 @@ TEST(NcclHealth, AnErrorOfTheHostsEndsTheTransfers) {
 
 TEST(NcclHealth, ATicketThatIsDroppedEndsAll) {
   FakeFabric fabric;
-  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu& gpu) {
-    std::vector<std::byte> bytes(8), all(16);
+  Buffers buffers[4];
+  const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
+    Buffers& b = buffers[gpus.rank()];
     {
       const std::vector<int64_t> counts = {8, 8};
-      auto ticket = gpus.StartAllGatherV(bytes, all, counts, {"AllGather", "x"});
+      auto ticket = gpus.StartAllGatherV(b.own, b.Of(gpus), counts, {"AllGather", "x"});
       if (gpus.rank() == 0) gpus.Wait(std::move(ticket));
     }
     gpu.Synchronize();
@@ -216,12 +227,13 @@ TEST(NcclHealth, ATicketThatIsDroppedEndsAll) {
 
 TEST(NcclHealth, NothingStartsAfterAnAbort) {
   FakeFabric fabric;
-  const auto failures = Failures(2, fabric, [](Communicator& gpus, FakeGpu&) {
+  Buffers buffers[4];
+  const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu&) {
     gpus.Abort("enough");
-    std::vector<std::byte> bytes(16);
-    EXPECT_THROW(gpus.StartSend(1 - gpus.rank(), 0, bytes, {"Send", "x"}), Error);
+    Buffers& b = buffers[gpus.rank()];
+    EXPECT_THROW(gpus.StartSend(1 - gpus.rank(), 0, b.own, {"Send", "x"}), Error);
     EXPECT_THROW(gpus.Group("expert"), Error);
-    gpus.AllGather(std::span(bytes).first(8), bytes, {"AllGather", "x"});
+    gpus.AllGather(b.own, b.Of(gpus), {"AllGather", "x"});
   });
   for (const Failure& failure : failures) EXPECT_NE(failure.text.find("enough"), std::string::npos) << failure.text;
 }
