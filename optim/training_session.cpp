@@ -199,6 +199,7 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
 std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const std::function<MicroBatch(int64_t)>& read,
                                                    const std::function<bool()>& stop) {
   SetScalar("loss_scale", 1.0f);
+  executor_->Run(Phase::kBegin);  // weights as the last update left them: cast or gathered once a step
   double sums[] = {0, 0};  // of losses, of labels: whole numbers below 2^53
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (stop()) return std::nullopt;

@@ -170,6 +170,16 @@ TEST_F(Resume, EvaluationsAreTheSameAndChangeNothing) {
   ExpectSame("whole", "parts");
 }
 
+// Weights that are gathered (or cast) once a step are those of the last update when they are evaluated.
+TEST_F(Resume, EvaluationsAreOfTheWeightsOfTheirStepHoweverTheyAreHeld) {
+  const std::string flags = "--steps 4 --ranks 2 --threads 1 --eval-every 2 --eval-data " + (folder_ / "text.txt").string();
+  ASSERT_EQ(Train("whole", flags).code, 0);
+  const Outcome shards = Train("shards", flags + " --shard-optimizer");
+  ASSERT_EQ(shards.code, 0) << shards.text;
+  ASSERT_EQ(Evaluations("whole").size(), 3u);
+  ExpectSame("whole", "shards");
+}
+
 TEST_F(Resume, AMixtureGoesOnWithItsWeightsOnly) {
   std::ofstream(folder_ / "other.txt") << std::string(3000, 'x');
   const auto mixture = [&](const char* first, const char* second) {
