@@ -180,6 +180,20 @@ TEST_F(Resume, EvaluationsAreOfTheWeightsOfTheirStepHoweverTheyAreHeld) {
   ExpectSame("whole", "shards");
 }
 
+TEST_F(Resume, EvaluationsChangeNoBitHoweverTheWorkIsSpread) {
+  const std::string eval = " --eval-every 1 --eval-data " + (folder_ / "text.txt").string();
+  for (const char* spread : {"--vocab-parallel 2 --strip 64 --head-gradient shard", "--expert-parallel 2 --chunk-tokens 16 --shard-optimizer",
+                             "--context-parallel 2 --recompute layer --host-budget 1GiB --bucket 1000"}) {
+    const std::string flags = StrCat("--steps 3 --ranks 2 --threads 1 ", spread);
+    for (const char* out : {"plain", "evaluated"}) fs::remove_all(folder_ / out);
+    ASSERT_EQ(Train("plain", flags).code, 0) << spread;
+    ASSERT_EQ(Train("evaluated", flags + eval).code, 0) << spread;
+    EXPECT_EQ(Losses("plain"), Losses("evaluated")) << spread;
+    EXPECT_EQ(Evaluations("evaluated").size(), 4u) << spread;
+    EXPECT_EQ(Slurp(folder_ / "plain/weights.safetensors"), Slurp(folder_ / "evaluated/weights.safetensors")) << spread;
+  }
+}
+
 TEST_F(Resume, AMixtureGoesOnWithItsWeightsOnly) {
   std::ofstream(folder_ / "other.txt") << std::string(3000, 'x');
   const auto mixture = [&](const char* first, const char* second) {
