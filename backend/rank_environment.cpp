@@ -58,7 +58,8 @@ int64_t TasksOfNode(std::string_view list, int64_t node) {
     if (const auto x = entry.find("(x"); x != entry.npos) {
       std::from_chars(entry.data() + x + 2, entry.data() + entry.size(), repeat);
     }
-    if (node < (next += repeat)) return tasks;
+    next += repeat;
+    if (node < next) return tasks;
   }
   return 0;
 }

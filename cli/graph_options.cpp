@@ -28,6 +28,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
       ("unit-rows", po::value<int64_t>(&training.unit_rows)->default_value(training.unit_rows),
        "rows of an expert that are summed from zero: changes rounding, not speed")
+      ("deterministic", po::bool_switch(&training.deterministic),
+       "own attention backward on GPUs instead of cuDNN's, which adds dq in any order in bfloat16: same bits on every run, slower")
       ("balance-loss", Real(training.router_losses.balance),
        "coefficient of the load-balance loss of the routers, as transformers defines it (Switch Transformer); 0 = off")
       ("z-loss", Real(training.router_losses.z), "coefficient of the z-loss of softmax routers, mean logsumexp^2 (ST-MoE); 0 = off")

@@ -277,6 +277,11 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
               << (flags.trainer.device.kind == DeviceKind::kCuda ? "a GPU and " : "") << CpuThreads() << " CPU threads: "
               << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
               << " tokens per step, arena " << trainer.session().plan().arena_bytes / (1024 * 1024) << (ranks > 1 ? " MiB per rank\n" : " MiB\n");
+    const TrainingOptions& training = flags.trainer.training;
+    if (flags.trainer.device.kind == DeviceKind::kCuda && training.precision == "bfloat16" && !training.deterministic) {
+      std::cerr << "attention's backward is cuDNN's, which adds dq in any order: runs may differ in their last bits; --deterministic "
+                   "gives the same bits, slower\n";
+    }
     for (const std::string& notice : DispatchNotices(trainer.session().graph())) std::cerr << notice << "\n";
   }
   StopOnSignals();

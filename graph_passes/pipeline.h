@@ -42,6 +42,7 @@ struct TrainingOptions {
   int64_t ignore_index = -100;
   RouterLossOptions router_losses = {};
   int64_t leaves = 16, unit_rows = 4096;
+  bool deterministic = false;  // no library kernel that adds in any order (cuDNN's attention backward)
   std::string precision = "float32";  // of compute: float32, or bfloat16 with float32 masters (CUDA)
   int64_t strip = 0;  // columns of logits alive at a time (stream_lm_head); 0 = all, as separate nodes
   // With layout.vocabulary_parallel > 1, the head's gradient on a rank: "whole", added over ranks once a step, or "shard", added

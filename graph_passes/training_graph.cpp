@@ -30,6 +30,13 @@ void SetUnits(Graph& graph, const TrainingOptions& options) {
   }
 }
 
+void ForbidUnorderedSums(Graph& graph, const TrainingOptions& options) {
+  if (!options.deterministic) return;
+  for (const auto& node : graph.nodes()) {
+    if (node->op() == "AttentionGradient") node->attributes.Set("deterministic", int64_t{1});
+  }
+}
+
 // Before every pass that streams an op: the clones are then streamed as well.
 void Recompute(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   WEIR_CHECK(options.recompute == "none" || options.recompute == "layer", ErrorCode::kInvalidArgument, "--recompute=",
@@ -113,6 +120,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   BuildGradient gradient;
   passes.Run(gradient, graph);
   SetUnits(graph, options);
+  ForbidUnorderedSums(graph, options);
   Recompute(graph, options, passes);
   SpreadExperts(graph, options, passes);
   SpreadVocabulary(graph, options, passes);
