@@ -1,7 +1,5 @@
 #include "kernels/gradient_norm/cuda.h"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <span>
 

@@ -1,7 +1,5 @@
 #include "kernels/cross_entropy/cuda.h"
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <optional>
 

@@ -109,7 +109,7 @@ const std::vector<int64_t> kIds = {0, 3, 3, 1, 4, 0}, kLabels = {3, 3, -100, 4, 
 
 TEST(TrainingGraph, DeterministicAsksEveryAttentionForOwnKernels) {
   const auto graph = ParseText(
-      "graph tiny (int64[batch,sequence] input_ids) => (float[batch,sequence,4] logits)\n"
+      "graph tiny (int64[batch,sequence] input_ids) => (float[batch,sequence,6] logits)\n"
       "parameter float[6,4] w\n"
       "{ h = Embedding(input_ids, w) heads = Reshape(h, int64[4]{0, 0, 2, 2}) attended = ai.weir::Attention<scale = 0.5>(heads, heads, heads)\n"
       "  s = Reshape(attended, int64[3]{0, 0, 4}) logits = Linear(s, w) }");
