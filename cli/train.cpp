@@ -83,13 +83,6 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
   return {main, ranks.Options(), dispatch.Options(), data.Options(), data.EvalOptions(), batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
-int64_t VocabularyOf(const Graph& graph) {
-  for (const auto& node : graph.nodes()) {
-    if (node->op() == "Embedding") return node->in(1)->shape[0].Constant();
-  }
-  throw Error(ErrorCode::kInvalidModel, "the model has no token embedding to train from input_ids");
-}
-
 // Ctrl-C and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. Another one two
 // seconds later kills at once; sooner it is the same one again (timeout and srun signal the process and its group).
 volatile std::sig_atomic_t stop_signal = 0;

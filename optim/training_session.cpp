@@ -19,14 +19,6 @@ void WriteInts(Executor& executor, const Value& value, std::span<const int64_t> 
   executor.Write(value, values.data(), static_cast<int64_t>(values.size_bytes()));
 }
 
-// Shapes of a canonical graph's one vocabulary-sized result.
-int64_t VocabularyOf(const Graph& graph) {
-  for (const auto& node : graph.nodes()) {
-    if (node->op() == "Embedding") return node->in(1)->shape[0].Constant();
-  }
-  throw Error(ErrorCode::kInvalidModel, "the model has no token embedding; a decoder with input_ids is expected");
-}
-
 // Beside the loss proper, where one was asked for.
 const Value* RouterLossOf(const Graph& graph) {
   const auto it = std::ranges::find_if(graph.outputs, [](const Value* output) { return output->name == "router_loss"; });
@@ -71,6 +63,13 @@ void LoadInto(const Graph& graph, Executor& executor, const InitOptions& init) {
 }
 
 }  // namespace
+
+int64_t VocabularyOf(const Graph& graph) {
+  for (const auto& node : graph.nodes()) {
+    if (node->op() == "Embedding") return node->in(1)->shape[0].Constant();
+  }
+  throw Error(ErrorCode::kInvalidModel, "the model has no token embedding; a decoder with input_ids is expected");
+}
 
 TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& options, int64_t batch,
                                  int64_t sequence, const InitOptions& init, PassManager& passes,

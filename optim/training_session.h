@@ -22,6 +22,9 @@ struct InitOptions {
   uint64_t seed = 0;
 };
 
+// Rows of a canonical graph's token embedding. Throws InvalidModel when there is none.
+int64_t VocabularyOf(const Graph& graph);
+
 // One optimizer step's results over all ranks, equal on each.
 struct StepResult {
   double loss = 0;       // mean over the valid labels of the step; 0 when there are none. Router losses included
