@@ -10,6 +10,7 @@
 #include "cli/outputs.h"
 #include "cli/plan_output.h"
 #include "cli/plan_picture.h"
+#include "cli/rank_flags.h"
 #include "cli/sizes.h"
 #include "graph/error.h"
 #include "kernels/pipelined_llep/notices.h"
@@ -25,6 +26,7 @@ struct PlanFlags {
   PlanKnobs knobs;
   std::string model, device, device_memory, host_memory, machine, html;
   int64_t token_step = 1024;
+  int threads = 0;
   bool max_tokens = false, choose = false, json = false;
 };
 
@@ -45,6 +47,8 @@ po::options_description Options(PlanFlags& flags) {
       ("auto", po::bool_switch(&flags.choose), "choose the knobs: the fastest by estimate whose exact plan fits; prints the command line")
       ("machine", text(flags.machine), "JSON FILE of what the machine does per second, for estimates: gemm_flops, attention_flops, attention_backward_flops, "
                                        "experts_flops, experts_backward_flops, memory_bandwidth, h2d, d2h, link; absent ones are an H200's in bfloat16. Default: that with --device cuda, else this process's cores")
+      ("threads", po::value<int>(&flags.threads)->default_value(0),
+       "CPU threads of a rank, which workspaces on the CPU grow with; 0 = its share of this machine's cores, all ranks being here")
       ("html", text(flags.html), "FILE for a picture: bytes by term against tokens, with and without each operator")
       ("json", po::bool_switch(&flags.json), "print every buffer, step, the ledger and all findings as JSON");
   return main;
@@ -115,6 +119,7 @@ int PlanCommand(int argc, const char* const* argv) {
   CheckPrecision(flags.knobs.training, flags.device);
   flags.knobs.dispatch.Check(flags.knobs.training.layout.world, flags.knobs.sequence);
   const DeviceKind device = ParseDevice(flags.device);
+  SetThreadsOfRank(flags.threads, flags.knobs.training.layout.world);  // workspaces of CPU kernels grow with them
   if (device == DeviceKind::kCuda) budgets.beside_arena = kCudaContext;
   const MachineRates rates = !flags.machine.empty() ? ReadMachine(flags.machine) : device == DeviceKind::kCuda ? MachineRates{} : CpuRates(CpuThreads());
   PassManager passes;

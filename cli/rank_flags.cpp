@@ -102,8 +102,12 @@ int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const 
   return ending.code;
 }
 
+void SetThreadsOfRank(int threads, int64_t local_ranks) {
+  SetCpuThreads(threads > 0 ? threads : std::max(1, CpuThreads() / static_cast<int>(local_ranks)));
+}
+
 void SetRankThreads(int threads, const RankEnvironment& environment) {
-  SetCpuThreads(threads > 0 ? threads : std::max(1, CpuThreads() / static_cast<int>(environment.local_size)));
+  SetThreadsOfRank(threads, environment.local_size);
 }
 
 }  // namespace weir

@@ -39,5 +39,7 @@ int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const 
 
 // Threads of a rank: as asked, or its share of this process's cores.
 void SetRankThreads(int threads, const RankEnvironment& environment);
+// The same before there are ranks, for plans: `local_ranks` share this machine.
+void SetThreadsOfRank(int threads, int64_t local_ranks);
 
 }  // namespace weir

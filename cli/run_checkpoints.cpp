@@ -42,6 +42,7 @@ int64_t RunCheckpoints::Start(Trainer& trainer) const {
     if (state) {
       trainer.Resume(*state);
       saved_ = state->step;
+      if (leads_) checkpoints_.SetAside(state->step);
       if (leads_) std::cerr << "resumed after step " << state->step << ", " << state->tokens << " tokens\n";
     }
   }
@@ -61,7 +62,8 @@ int64_t RunCheckpoints::Start(Trainer& trainer) const {
 }
 
 void RunCheckpoints::AfterStep(const Trainer& trainer, int64_t step) const {
-  if (flags_.enabled() && step % flags_.save_every == 0) Save(trainer);
+  // While steps are skipped the run may be lost: what is kept stays from before.
+  if (flags_.enabled() && step % flags_.save_every == 0 && !trainer.Skipping()) Save(trainer);
 }
 
 void RunCheckpoints::Save(const Trainer& trainer) const {

@@ -4,6 +4,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <map>
@@ -23,9 +24,15 @@ void PrepareFolder(const fs::path& folder, bool resumes) {
   WEIR_CHECK(!error && fs::is_directory(folder), ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': ",
              error.message());
   if (resumes && fs::exists(folder / "config.ini")) return;
-  WEIR_CHECK(fs::is_empty(folder), ErrorCode::kInvalidArgument, "run folder '", folder.string(),
-             resumes ? "' holds something else than a run; give another --out"
-                     : "' is not empty; give another --out, go on with --resume auto, or remove the old run");
+  // What a run that ended before its first step leaves, or, to go on from, checkpoints that lost their config.ini.
+  const bool bare = std::ranges::all_of(fs::directory_iterator(folder), [&](const fs::directory_entry& entry) {
+    const fs::path name = entry.path().filename();
+    return name == ".lock" || (name == "checkpoints" && (resumes || fs::is_empty(entry.path())));
+  });
+  if (bare) return;
+  throw Error(ErrorCode::kInvalidArgument, StrCat("run folder '", folder.string(),
+                                                   resumes ? "' holds something else than a run; give another --out"
+                                                           : "' is not empty; give another --out, go on with --resume auto, or remove the old run"));
 }
 
 RunLock::RunLock(const fs::path& folder) : fd_(open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {

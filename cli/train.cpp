@@ -235,6 +235,7 @@ struct TrainFlags {
 
 // Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
 Ending TrainRank(const TrainFlags& flags, Communicator* world) {
+  StopOnSignals();
   const bool leads = world == nullptr || world->rank() == 0;
   PassManager passes;
   if (!leads) passes.print = [](const std::string&) {};
@@ -277,7 +278,6 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     }
     for (const std::string& notice : DispatchNotices(trainer.session().graph())) std::cerr << notice << "\n";
   }
-  StopOnSignals();
   int stopped_by = 0;
   bool complete = false;
   const auto stopped = [&] { return (stopped_by = AgreedSignal(world)) != 0; };
@@ -314,6 +314,7 @@ int DryRun(TrainFlags& flags, int64_t world) {
   TrainingOptions& training = flags.trainer.training;
   training.layout.world = world;
   flags.dispatch.Apply(training, flags.trainer.sequence);
+  SetThreadsOfRank(flags.run.threads, world);
   PassManager passes;
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   const int64_t vocabulary = VocabularyOf(*graph);

@@ -26,6 +26,7 @@ constexpr const char* kTensors = "state.safetensors";
 constexpr const char* kDescription = "checkpoint.json";
 constexpr const char* kPrefix = "step-";
 constexpr const char* kUnfinished = ".writing-";  // before the name of a checkpoint that is being made or removed
+constexpr const char* kSetAside = "set-aside-";  // newer than what a run went on from
 constexpr int kFormat = 1;
 
 std::string NameOf(int64_t step) {
@@ -100,13 +101,23 @@ void WriteText(const fs::path& path, const std::string& text) {
   Flush(path);
 }
 
+// Of everything else in the description.
+uint32_t DescriptionCrc(Json json) {
+  json.erase("description_crc32");
+  const std::string text = json.dump();
+  return Crc(std::as_bytes(std::span(text)));
+}
+
 Json ReadDescription(const fs::path& checkpoint) {
   std::ifstream in(checkpoint / kDescription, std::ios::binary);
   std::ostringstream text;
   text << in.rdbuf();
   const Json json = in ? Json::parse(text.str(), nullptr, false) : Json();
-  WEIR_CHECK(json.is_object() && json.value("format", 0) == kFormat, ErrorCode::kIoError, "'", checkpoint.string(),
+  WEIR_CHECK(json.is_object() && json.contains("format") && json["format"] == kFormat, ErrorCode::kIoError, "'", checkpoint.string(),
              "' is no whole checkpoint: ", kDescription, " is ", in ? "damaged or of another version" : "missing");
+  const auto sum = json.find("description_crc32");
+  WEIR_CHECK(sum == json.end() || *sum == DescriptionCrc(json), ErrorCode::kIoError, "'", checkpoint.string(), "': ", kDescription,
+             " was changed since it was written: its checksum does not match");
   return json;
 }
 
@@ -162,12 +173,25 @@ int64_t Checkpoints::BytesOf(const TrainingSession& session) {
 
 std::vector<fs::path> Checkpoints::List() const {
   std::vector<fs::path> found;
-  std::error_code error;
+  std::error_code error, unknown;
   for (const auto& entry : fs::directory_iterator(folder_, error)) {
-    if (entry.is_directory(error) && StepOf(entry.path()) >= 0) found.push_back(entry.path());
+    if (entry.is_directory(unknown) && StepOf(entry.path()) >= 0) found.push_back(entry.path());
   }
+  WEIR_CHECK(!error || error == std::errc::no_such_file_or_directory, ErrorCode::kIoError, "cannot list checkpoints in '",
+             folder_.string(), "': ", error.message());
   std::ranges::sort(found, {}, StepOf);
   return found;
+}
+
+void Checkpoints::SetAside(int64_t step) const {
+  for (const fs::path& checkpoint : List()) {
+    if (StepOf(checkpoint) <= step) continue;
+    const fs::path aside = folder_ / (std::string(kSetAside) + checkpoint.filename().string());
+    std::error_code error;
+    fs::remove_all(aside, error);
+    fs::rename(checkpoint, aside, error);
+    WEIR_CHECK(!error, ErrorCode::kIoError, "cannot rename '", checkpoint.string(), "': ", error.message());
+  }
 }
 
 void Checkpoints::Save(const TrainingSession& session, const CheckpointState& state) const {
@@ -196,10 +220,11 @@ void Checkpoints::Save(const TrainingSession& session, const CheckpointState& st
       checksums[entry.name] = Crc(bytes);
       return bytes;
     });
-    const Json json = {{"format", kFormat},           {"step", state.step},     {"updates", state.updates},
+    Json json = {{"format", kFormat},           {"step", state.step},     {"updates", state.updates},
                        {"samples", state.samples},    {"tokens", state.tokens}, {"identity", state.identity},
                        {"losses", Json::array({state.losses.count, state.losses.mean, state.losses.variance, state.losses.spikes})},
                        {"crc32", checksums},          {"bytes", fs::file_size(temporary / kTensors)}};
+    json["description_crc32"] = DescriptionCrc(json);
     WriteText(temporary / kDescription, json.dump(1) + "\n");
     Flush(temporary);
     fs::remove_all(target, error);  // the same step, saved again
@@ -268,14 +293,18 @@ std::optional<CheckpointState> Checkpoints::LoadLatest(TrainingSession& session,
                                                        const std::map<std::string, std::string>& identity,
                                                        std::vector<std::string>& notices) const {
   const auto all = List();
+  std::string reasons;
   for (auto checkpoint = all.rbegin(); checkpoint != all.rend(); ++checkpoint) {
     try {
       return Load(session, *checkpoint, identity);
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kInvalidArgument) throw;  // whole, and of another run
       notices.push_back(StrCat("passed over: ", error.message()));
+      reasons += StrCat("\n  ", error.message());
     }
   }
+  WEIR_CHECK(all.empty(), ErrorCode::kIoError, "none of the ", all.size(), " checkpoints in '", folder_.string(),
+             "' can be read; make one readable, or start anew in another --out:", reasons);
   return std::nullopt;
 }
 

@@ -35,12 +35,16 @@ class Checkpoints {
   // Keeps the newest `keep` (> 0) and every one whose step is a multiple of `keep_every` (0 = none).
   void Rotate(int64_t keep, int64_t keep_every) const;
 
+  // Renames those after `step` to set-aside-step-*: a run that went on from `step` writes them anew, and what could not be
+  // read must not outlive what can. Throws IoError.
+  void SetAside(int64_t step) const;
+
   // Removes what a killed run left half written or half removed. Only while no other run writes here.
   void RemoveUnfinished() const;
 
   // Fills the session from the newest checkpoint that is whole and returns its state; nullopt when there
-  // is none. Adds a line to `notices` for each one passed over. Throws InvalidArgument when a whole one
-  // belongs to another model or other data (`identity`).
+  // is no checkpoint at all. Adds a line to `notices` for each one passed over. Throws InvalidArgument when a whole one
+  // belongs to another model or other data (`identity`), IoError naming all when none can be read.
   std::optional<CheckpointState> LoadLatest(TrainingSession& session, const std::map<std::string, std::string>& identity,
                                             std::vector<std::string>& notices) const;
   // Of this one folder; throws when it is not whole.

@@ -47,11 +47,14 @@ Metrics Parse(const std::filesystem::path& file, int64_t step, int64_t& bytes) {
   for (std::string line; std::getline(in, line);) {
     if (in.eof()) break;  // no line end: half written
     const auto json = nlohmann::json::parse(line, nullptr, false);
-    if (!json.is_object() || json.value("step", step + 1) > step) break;
-    if (json.contains("eval_loss")) {
-      metrics.evaluations.push_back(EvaluationOf(json));
-    } else {
-      metrics.steps.push_back(StepOf(json));
+    try {  // a line that is none of ours stays where it is
+      if (json.is_object() && json.value("step", int64_t{0}) > step) break;
+      if (json.is_object() && json.contains("eval_loss")) {
+        metrics.evaluations.push_back(EvaluationOf(json));
+      } else if (json.is_object() && json.contains("step")) {
+        metrics.steps.push_back(StepOf(json));
+      }
+    } catch (const nlohmann::json::exception&) {  // NOLINT(bugprone-empty-catch): a field of another type
     }
     bytes += static_cast<int64_t>(line.size()) + 1;
   }

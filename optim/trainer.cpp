@@ -82,8 +82,12 @@ void Trainer::UpdateOrSkip(const StepResult& result, StepRecord& record) {
                                   ". Lower --learning-rate, set --max-norm, or go on with --non-finite skip"));
     }
     record.skipped = true;
-    return;
+    if (++non_finite_ < kMostSpikes) return;
+    throw NonFiniteError(ErrorCode::kDeviceError,
+                         StrCat("step ", step_, ": ", kMostSpikes, " steps in a row had a loss or gradient norm that is not finite and were "
+                                "skipped; the parameters do not recover. Go on from an earlier checkpoint with a lower --learning-rate"));
   }
+  non_finite_ = 0;
   if (losses_.IsSpike(result.loss, options_.skip_loss_z)) {
     record.skipped = record.spike = true;
     if (++losses_.spikes < kMostSpikes) return;

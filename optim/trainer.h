@@ -72,7 +72,7 @@ struct EvalRecord {
 // how it is split.
 class Trainer {
  public:
-  static constexpr int64_t kMostSpikes = 50;
+  static constexpr int64_t kMostSpikes = 50;  // and steps in a row that are not finite
 
   Trainer(const Graph& canonical, TrainerOptions options, const DataLoader& data, PassManager& passes,
           Communicator* communicator = nullptr);
@@ -87,6 +87,8 @@ class Trainer {
   // after the last, however steps are split now.
   CheckpointState State(std::map<std::string, std::string> identity) const;
   void Resume(const CheckpointState& state);
+  // The last step was skipped because it was not finite.
+  bool Skipping() const { return non_finite_ > 0; }
   bool Done() const { return step_ >= options_.steps; }
   TrainingSession& session() { return session_; }
   const TrainingSession& session() const { return session_; }
@@ -110,6 +112,7 @@ class Trainer {
   int64_t rank_;
   double flop_per_token_;
   LossStatistics losses_;
+  int64_t non_finite_ = 0;  // steps in a row
   int64_t step_ = 0, updates_ = 0, tokens_ = 0, samples_ = 0;
 };
 

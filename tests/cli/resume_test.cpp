@@ -254,6 +254,16 @@ TEST_F(Resume, SaysWhichFlagsChanged) {
   EXPECT_EQ(outcome.text.find("--threads"), std::string::npos) << outcome.text;
 }
 
+// A first start that ended early, for want of room say, leaves a lock and an empty folder.
+TEST_F(Resume, AFolderWithoutAStepIsNew) {
+  fs::create_directories(folder_ / "run" / "checkpoints");
+  std::ofstream(folder_ / "run" / ".lock");
+  EXPECT_EQ(Train("run", "--steps 1 --resume auto").code, 0);
+  fs::create_directories(folder_ / "other");
+  std::ofstream(folder_ / "other" / "notes.txt");
+  EXPECT_EQ(Train("other", "--steps 1 --resume auto").code, 1);
+}
+
 TEST_F(Resume, TwoRunsDoNotWriteInOneFolder) {
   const pid_t first = fork();
   if (first == 0) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -133,6 +134,12 @@ TEST_F(CheckpointTest, ADamagedNewestOneIsPassedOverInWords) {
        }},
       {"checkpoint.json is missing", [](const fs::path& c) { fs::remove(c / "checkpoint.json"); }},
       {"damaged or of another version", [](const fs::path& c) { fs::resize_file(c / "checkpoint.json", 40); }},
+      {"was changed since it was written", [](const fs::path& c) {
+         std::ifstream in(c / "checkpoint.json");
+         std::string text((std::istreambuf_iterator<char>(in)), {});
+         text.replace(text.find("\"samples\": "), 12, "\"samples\": 9");
+         std::ofstream(c / "checkpoint.json") << text;
+       }},
   };
   for (const auto& [words, damage] : damages) {
     auto next = MakeTrainer();
@@ -150,6 +157,56 @@ TEST_F(CheckpointTest, ADamagedNewestOneIsPassedOverInWords) {
     EXPECT_EQ(StateOf(*resumed), expected) << words;
     fs::remove_all(Newest());
   }
+}
+
+// A run that begins anew would write over what can still be saved.
+TEST_F(CheckpointTest, WhenNoneCanBeReadTheRunDoesNotBeginAnew) {
+  auto trainer = MakeTrainer();
+  for (int i = 0; i < 2; ++i) {
+    trainer->Step();
+    checkpoints().Save(trainer->session(), trainer->State(identity_));
+    fs::resize_file(Newest() / "state.safetensors", 10);
+  }
+  std::vector<std::string> notices;
+  const std::string message = Message([&] { checkpoints().LoadLatest(trainer->session(), identity_, notices); });
+  EXPECT_NE(message.find("none of the 2 checkpoints"), std::string::npos) << message;
+  EXPECT_NE(message.find("step-000000001"), std::string::npos) << message;
+  EXPECT_NE(message.find("step-000000002"), std::string::npos) << message;
+}
+
+TEST_F(CheckpointTest, WhatWasPassedOverIsSetAsideAndRotatesNothingOut) {
+  auto trainer = MakeTrainer();
+  for (int i = 0; i < 3; ++i) {
+    trainer->Step();
+    checkpoints().Save(trainer->session(), trainer->State(identity_));
+  }
+  checkpoints().SetAside(1);
+  ASSERT_EQ(checkpoints().List().size(), 1u);
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "set-aside-step-000000003" / "state.safetensors"));
+  auto again = MakeTrainer();
+  for (int i = 0; i < 2; ++i) again->Step();
+  checkpoints().Save(again->session(), again->State(identity_));
+  checkpoints().Rotate(1, 0);
+  ASSERT_EQ(checkpoints().List().size(), 1u);
+  EXPECT_EQ(Newest().filename(), "step-000000002");
+}
+
+TEST_F(CheckpointTest, FiftyStepsInARowThatAreNotFiniteEndTheRun_OPT14) {
+  TrainerOptions options;
+  options.sequence = kSequence;
+  options.micro_batch = 1;
+  options.steps = 100;
+  options.non_finite = NonFinitePolicy::kSkip;
+  PassManager passes;
+  Trainer trainer(*graph_, options, *data_, passes);
+  EXPECT_FALSE(trainer.Skipping());
+  const Value& norm = *trainer.session().parameters().back();
+  std::vector<float> values = trainer.session().Data(norm);
+  std::ranges::fill(values, std::nanf(""));
+  trainer.session().SetData(norm, values);
+  for (int i = 0; i < 49; ++i) EXPECT_TRUE(trainer.Step().skipped);
+  EXPECT_TRUE(trainer.Skipping());
+  EXPECT_NE(Message([&] { trainer.Step(); }).find("50 steps in a row"), std::string::npos);
 }
 
 TEST_F(CheckpointTest, WhatAKilledRunLeftIsNoCheckpoint) {
@@ -214,6 +271,16 @@ TEST_F(CheckpointTest, MetricsGoOnWhereTheCheckpointWas) {
   for (std::string line; std::getline(in, line);) ++lines;
   EXPECT_EQ(lines, 3);
   EXPECT_TRUE(ReadMetrics(folder_ / "none.jsonl", 5).steps.empty());
+}
+
+// A log never keeps a run from going on, nor loses what is behind a bad line.
+TEST_F(CheckpointTest, MetricsOutliveALineThatIsNoneOfTheirs) {
+  const fs::path file = folder_ / "metrics.jsonl";
+  MetricsLog(file).Write(StepRecord{.step = 1});
+  std::ofstream(file, std::ios::app) << "garbage\n{\"step\": \"five\"}\n";
+  MetricsLog(file).Write(StepRecord{.step = 2});
+  EXPECT_EQ(ContinueMetrics(file, 2).steps.size(), 2u);
+  EXPECT_EQ(ReadMetrics(file, 2).steps.size(), 2u);
 }
 
 TEST_F(CheckpointTest, WhatIsNotFiniteIsNeverSaved) {
