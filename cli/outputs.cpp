@@ -24,9 +24,16 @@ void CheckOutput(const fs::path& output, const std::vector<fs::path>& inputs) {
 }
 
 void WriteText(const fs::path& path, const std::string& text) {
-  std::ofstream out(path);
+  // A file is whole or the one before, whenever the process ends.
+  std::error_code error;
+  const bool replace = !fs::exists(path, error) || fs::is_regular_file(path, error);
+  const fs::path target = replace ? fs::path(path.string() + ".writing") : path;
+  std::ofstream out(target);
   out << text << std::flush;
   WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'; check the folder and free space");
+  out.close();
+  if (replace) fs::rename(target, path, error);
+  WEIR_CHECK(!replace || !error, ErrorCode::kIoError, "cannot write '", path.string(), "': ", error.message());
 }
 
 }  // namespace weir

@@ -44,7 +44,8 @@ void PrintLongest(const PlanFindings& found, std::ostream& out) {
   }
   const PlanKnobs& knobs = found.longest->knobs;
   out << "max tokens: --sequence " << knobs.sequence << " (steps of " << found.token_step << "): " << FormatBytes(found.longest->device_bytes) << " device, "
-      << FormatBytes(found.longest->host_bytes) << " host, about " << Line("%.3g", found.longest->cost.Total()) << " s a step\n";
+      << FormatBytes(found.longest->host_bytes) << " host, about " << Line("%.3g", found.longest->cost.Total()) << " s a step"
+      << (knobs.sequence + found.token_step > kLongestSearched ? "; no longer one was tried\n" : "\n");
 }
 
 void PrintAdvice(const PlanFindings& found, std::ostream& out) {

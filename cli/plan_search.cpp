@@ -8,7 +8,6 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kLongest = int64_t{1} << 24;  // tokens a sequence; no model is asked for more
 
 }  // namespace
 
@@ -88,8 +87,8 @@ const Candidate* PlanSearch::LongestSequence(const PlanKnobs& knobs, int64_t ste
   if (!best->refused.empty()) throw Error(ErrorCode::kInvalidArgument, best->refused);
   if (!best->fits) return nullptr;
   int64_t fitting = 1, over = 2;
-  for (; over * step <= kLongest && at(over)->fits; over *= 2) fitting = over;
-  if (over * step > kLongest) over = kLongest / step + 1;
+  for (; over * step <= kLongestSearched && at(over)->fits; over *= 2) fitting = over;
+  if (over * step > kLongestSearched) over = kLongestSearched / step + 1;
   while (over - fitting > 1) {
     const int64_t middle = fitting + (over - fitting) / 2;
     (at(middle)->fits ? fitting : over) = middle;

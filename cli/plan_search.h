@@ -11,6 +11,8 @@
 
 namespace weir {
 
+inline constexpr int64_t kLongestSearched = int64_t{1} << 24;  // tokens of a sequence
+
 // Everything about a step that a flag of `plan` and `train` decides and memory or time depends on.
 struct PlanKnobs {
   int64_t micro_batch = 1, sequence = 4096;

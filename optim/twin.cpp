@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
 #include <type_traits>
 
 #include "backend/cpu/thread_communicator.h"
@@ -141,7 +142,9 @@ Comparison CompareBits(const std::string& name, std::span<const float> got, std:
 TrainingOptions TwinOf(const TrainingOptions& streamed) {
   TrainingOptions twin = streamed;
   const TrainingOptions plain;
-  twin.strip = plain.strip;
+  // Other leaves are another rounding, which only the streamed head knows: there the twin holds all logits at once.
+  twin.strip = streamed.vocab_leaf == plain.vocab_leaf ? plain.strip : std::numeric_limits<int32_t>::max();
+  twin.head_gradient = plain.head_gradient;
   twin.recompute = plain.recompute;
   twin.keep = plain.keep;
   twin.host_budget = plain.host_budget;

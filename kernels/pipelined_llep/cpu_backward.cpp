@@ -56,8 +56,8 @@ int64_t PipelinedLlepGradientWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   float wanted = 0;
   const auto output = [&](size_t i) { return node.out(i) == nullptr ? nullptr : &wanted; };
-  Workspace(s, node.in(5) != nullptr, node.in(6) != nullptr,
-            {output(2), output(3), output(4), output(5)}, layout);
+  [[maybe_unused]] const Workspace taken(s, node.in(5) != nullptr, node.in(6) != nullptr,
+                                         {output(2), output(3), output(4), output(5)}, layout);
   layout.Take<float>(CpuThreads() * ScratchFloats(s));
   return layout.bytes();
 }

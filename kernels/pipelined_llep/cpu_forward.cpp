@@ -34,7 +34,7 @@ int64_t BlockBytes(const DispatchShape& s) {
 int64_t PipelinedLlepWorkspace(const Node& node) {
   const DispatchShape s(node);
   WorkspaceLayout layout(nullptr);
-  Workspace(s, node.in(5) != nullptr, node.in(6) != nullptr, layout);
+  [[maybe_unused]] const Workspace taken(s, node.in(5) != nullptr, node.in(6) != nullptr, layout);
   return layout.bytes() + CpuThreads() * BlockBytes(s);
 }
 

@@ -68,7 +68,7 @@ int64_t CudaDispatch::WorkspaceBytes(const Node& node, ExpertsPass pass) {
                 node.in(5) != nullptr,
                 node.in(6) != nullptr,
                 {output(2), output(3), output(4), output(5)}};
-  Buffers(s, has, BatchShape(s, node.in(0)->dtype, pass), layout);
+  [[maybe_unused]] const Buffers taken(s, has, BatchShape(s, node.in(0)->dtype, pass), layout);
   return layout.bytes();
 }
 

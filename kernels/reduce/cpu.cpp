@@ -74,7 +74,8 @@ void LaunchReduce(KernelContext& c) {
   float* y = c.outputs[0].data<float>();
   ReduceRuns(kind, x.data<float>(), Runs(x.dims, reduced), y);
   if (kind == Reduction::kMean) {
-    const float divisor = static_cast<float>(x.elements() / count);
+    const int64_t terms = x.elements() / count;
+    const auto divisor = static_cast<float>(terms);
     for (int64_t k = 0; k < count; ++k) y[k] /= divisor;
   }
   if (kind == Reduction::kL2) {
