@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "importer/safetensors.h"
+#include "tests/slurp.h"
 
 namespace weir {
 namespace {
@@ -32,13 +33,6 @@ Result Weir(const std::string& arguments) {
   for (size_t n = 0; (n = fread(buffer, 1, sizeof(buffer), pipe)) > 0;) output.append(buffer, n);
   const int status = pclose(pipe);
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, output};
-}
-
-std::string Slurp(const fs::path& path) {
-  std::ifstream in(path, std::ios::binary);
-  std::ostringstream text;
-  text << in.rdbuf();
-  return text.str();
 }
 
 class Cli : public testing::Test {

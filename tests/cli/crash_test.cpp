@@ -14,16 +14,12 @@
 #include <thread>
 
 #include "graph/error.h"
+#include "tests/slurp.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string Slurp(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class Crash : public testing::Test {
  protected:

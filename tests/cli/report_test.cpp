@@ -11,17 +11,13 @@
 
 #include "graph/error.h"
 #include "optim/chart.h"
+#include "tests/slurp.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
 using Tree = boost::property_tree::ptree;
-
-std::string Slurp(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 // Throws when the text is no well-formed XML.
 Tree Parse(const std::string& xml) {

@@ -13,16 +13,12 @@
 #include <nlohmann/json.hpp>
 
 #include "importer/safetensors.h"
+#include "tests/slurp.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string ReadText(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class TrainRanks : public testing::Test {
  protected:
@@ -50,7 +46,7 @@ class TrainRanks : public testing::Test {
     const auto start = std::chrono::steady_clock::now();
     const int status = std::system(command.c_str());
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    return {WEXITSTATUS(status), ReadText(log), elapsed.count()};
+    return {WEXITSTATUS(status), Slurp(log), elapsed.count()};
   }
 
   std::vector<nlohmann::json> Metrics(const std::string& out) const {
@@ -68,8 +64,8 @@ class TrainRanks : public testing::Test {
     }
     const std::string folder = (folder_ / out).string() + '\0', place = "WEIR_RANK=" + std::to_string(rank) + '\0';
     for (const auto& process : fs::directory_iterator("/proc")) {
-      const bool meant = ReadText(process.path() / "cmdline").find(folder) != std::string::npos &&
-                         ReadText(process.path() / "environ").find(place) != std::string::npos;
+      const bool meant = Slurp(process.path() / "cmdline").find(folder) != std::string::npos &&
+                         Slurp(process.path() / "environ").find(place) != std::string::npos;
       if (meant) kill(std::stoi(process.path().filename().string()), signal);
     }
   }
@@ -83,7 +79,7 @@ TEST_F(TrainRanks, RepeatTheirBytesAndMatchOneRank) {
     const Outcome outcome = Train(out, two);
     ASSERT_EQ(outcome.code, 0) << outcome.text;
   }
-  EXPECT_EQ(ReadText(folder_ / "a" / "weights.safetensors"), ReadText(folder_ / "b" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "a" / "weights.safetensors"), Slurp(folder_ / "b" / "weights.safetensors"));
   const Outcome one = Train("one", "--ranks 1 --steps 3 --micro-batch 4 --learning-rate 1e-2");
   ASSERT_EQ(one.code, 0) << one.text;
   const auto a = Metrics("a"), b = Metrics("b"), single = Metrics("one");
@@ -105,7 +101,7 @@ TEST_F(TrainRanks, StreamTheirExpertsWithTheSameBytes) {
   const Outcome whole = Train("whole", flags), chunks = Train("chunks", flags + "--chunk-tokens 3 --lambda 1 --alpha 1 --min-rows 1 --max-foreign 2");
   ASSERT_EQ(whole.code, 0) << whole.text;
   ASSERT_EQ(chunks.code, 0) << chunks.text;
-  EXPECT_EQ(ReadText(folder_ / "whole" / "weights.safetensors"), ReadText(folder_ / "chunks" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "whole" / "weights.safetensors"), Slurp(folder_ / "chunks" / "weights.safetensors"));
   const Outcome one = Train("one", "--steps 2 --micro-batch 2 --learning-rate 1e-2");
   ASSERT_EQ(one.code, 0) << one.text;
   const auto spread = ReadSafetensors(folder_ / "whole" / "weights.safetensors").tensors;
@@ -120,12 +116,12 @@ TEST_F(TrainRanks, ShareEachSequence) {
   const Outcome plain = Train("plain", two + "--steps 4"), knobs = Train("knobs", two + "--steps 4 --recompute layer --strip 64");
   ASSERT_EQ(plain.code, 0) << plain.text;
   ASSERT_EQ(knobs.code, 0) << knobs.text;
-  EXPECT_EQ(ReadText(folder_ / "plain" / "weights.safetensors"), ReadText(folder_ / "knobs" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "plain" / "weights.safetensors"), Slurp(folder_ / "knobs" / "weights.safetensors"));
   for (const char* steps : {"2", "4"}) {
     const Outcome part = Train("parts", two + "--save-every 2 --resume auto --steps " + steps);
     ASSERT_EQ(part.code, 0) << part.text;
   }
-  EXPECT_EQ(ReadText(folder_ / "plain" / "weights.safetensors"), ReadText(folder_ / "parts" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "plain" / "weights.safetensors"), Slurp(folder_ / "parts" / "weights.safetensors"));
   const Outcome one = Train("one", "--steps 4 --micro-batch 2 --learning-rate 1e-2 --schedule constant");
   ASSERT_EQ(one.code, 0) << one.text;
   const auto shared = Metrics("plain"), single = Metrics("one");
@@ -152,13 +148,13 @@ TEST_F(TrainRanks, SpreadTheirHeadWithTheSameBytes) {
     const Outcome outcome = Train(degree, flags + degree + " --steps 2");
     ASSERT_EQ(outcome.code, 0) << outcome.text;
   }
-  EXPECT_EQ(ReadText(folder_ / "1" / "weights.safetensors"), ReadText(folder_ / "4" / "weights.safetensors"));
-  EXPECT_NE(ReadText(folder_ / "4" / "passes.log").find("shard_vocabulary"), std::string::npos);
+  EXPECT_EQ(Slurp(folder_ / "1" / "weights.safetensors"), Slurp(folder_ / "4" / "weights.safetensors"));
+  EXPECT_NE(Slurp(folder_ / "4" / "passes.log").find("shard_vocabulary"), std::string::npos);
   for (const char* steps : {"1", "2"}) {
     const Outcome part = Train("parts", flags + "2 --save-every 1 --resume auto --steps " + steps);
     ASSERT_EQ(part.code, 0) << part.text;
   }
-  EXPECT_EQ(ReadText(folder_ / "1" / "weights.safetensors"), ReadText(folder_ / "parts" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "1" / "weights.safetensors"), Slurp(folder_ / "parts" / "weights.safetensors"));
   const Outcome uneven = Train("uneven", "--ranks 4 --steps 2 --vocab-parallel 3");
   EXPECT_EQ(uneven.code, 2);
   EXPECT_NE(uneven.text.find("--vocab-parallel 3 must divide the 4 ranks"), std::string::npos) << uneven.text;
@@ -171,7 +167,7 @@ TEST_F(TrainRanks, PlanTheShareOfTheHead) {
     const std::string command = WEIR_PROGRAM " plan " WEIR_SOURCE_DIR "/models/mixtral/dynamo18_batched_mm_eager.onnx --sequence 16 --json "
                                 "--ranks 4 --strip 64 --vocab-leaf 64 --vocab-parallel " + std::to_string(vocabulary_parallel) + " >" + file.string();
     EXPECT_EQ(std::system(command.c_str()), 0);
-    return nlohmann::json::parse(ReadText(file)).at("ledger");
+    return nlohmann::json::parse(Slurp(file)).at("ledger");
   };
   const auto one = ledger(1), four = ledger(4);
   const int64_t gone = (307 - 128) * 64 * 4;
@@ -186,12 +182,12 @@ TEST_F(TrainRanks, ResumeWhatIsSpread) {
   const Outcome through = Train("through", spread + "--steps 4"), twin = Train("twin", flags + "--expert-parallel 2 --steps 4");
   ASSERT_EQ(through.code, 0) << through.text;
   ASSERT_EQ(twin.code, 0) << twin.text;
-  EXPECT_EQ(ReadText(folder_ / "through" / "weights.safetensors"), ReadText(folder_ / "twin" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "through" / "weights.safetensors"), Slurp(folder_ / "twin" / "weights.safetensors"));
   for (const char* steps : {"2", "4"}) {
     const Outcome part = Train("parts", spread + "--save-every 2 --resume auto --steps " + steps);
     ASSERT_EQ(part.code, 0) << part.text;
   }
-  EXPECT_EQ(ReadText(folder_ / "through" / "weights.safetensors"), ReadText(folder_ / "parts" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "through" / "weights.safetensors"), Slurp(folder_ / "parts" / "weights.safetensors"));
   const Outcome alone = Train("parts", "--micro-batch 2 --learning-rate 1e-2 --schedule constant --save-every 2 --resume auto --steps 6");
   EXPECT_EQ(alone.code, 0) << alone.text;
   EXPECT_EQ(Metrics("parts").size(), 6u);
@@ -208,14 +204,14 @@ TEST_F(TrainRanks, PlanTheFullestRank) {
                                 "--ranks 4 --chunk-tokens 16 --expert-parallel " + std::to_string(expert_parallel) + " >" + file.string() +
                                 " 2>" + (folder_ / "notices").string();
     EXPECT_EQ(std::system(command.c_str()), 0);
-    return nlohmann::json::parse(ReadText(file)).at("ledger");
+    return nlohmann::json::parse(Slurp(file)).at("ledger");
   };
   const auto one = ledger(1), two = ledger(2);
   const int64_t expert = 3 * 64 * 12 * 4, gone = 2 * (5 - 3) * expert;
   for (const auto& [term, copies] : {std::pair("weights", 1), {"grads", 1}, {"optimizer", 2}}) {
     EXPECT_EQ(one.at(term).get<int64_t>() - two.at(term).get<int64_t>(), copies * gone) << term;
   }
-  EXPECT_NE(ReadText(folder_ / "notices").find("experts: 5 over 2 ranks"), std::string::npos);
+  EXPECT_NE(Slurp(folder_ / "notices").find("experts: 5 over 2 ranks"), std::string::npos);
 }
 
 // The signal reaches one rank only; all stop after the same step and the weights are those of it.

@@ -13,16 +13,12 @@
 #include "graph/error.h"
 #include "tests/dist/program.h"
 #include "tests/dist/two_gpus.h"
+#include "tests/slurp.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string ReadText(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 class TrainOnGpus : public testing::Test {
  protected:
@@ -48,7 +44,7 @@ class TrainOnGpus : public testing::Test {
     const auto start = std::chrono::steady_clock::now();
     const int status = std::system(command.c_str());
     const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-    return {WEXITSTATUS(status), ReadText(log), elapsed.count()};
+    return {WEXITSTATUS(status), Slurp(log), elapsed.count()};
   }
   std::vector<nlohmann::json> Metrics(const std::string& out) const {
     std::vector<nlohmann::json> records;
@@ -64,8 +60,8 @@ class TrainOnGpus : public testing::Test {
     }
     const std::string folder = (folder_ / out).string() + '\0', place = "WEIR_RANK=" + std::to_string(rank) + '\0';
     for (const auto& process : fs::directory_iterator("/proc")) {
-      const bool meant = ReadText(process.path() / "cmdline").find(folder) != std::string::npos &&
-                         ReadText(process.path() / "environ").find(place) != std::string::npos;
+      const bool meant = Slurp(process.path() / "cmdline").find(folder) != std::string::npos &&
+                         Slurp(process.path() / "environ").find(place) != std::string::npos;
       if (meant) kill(std::stoi(process.path().filename().string()), SIGKILL);
     }
     return std::chrono::steady_clock::now();
@@ -101,7 +97,7 @@ TEST_F(TrainOnGpus, LinksByCopiesMoveTheSameBytes) {
     const Outcome outcome = Train(link, flags, StrCat("WEIR_LINK=", link));
     ASSERT_EQ(outcome.code, 0) << outcome.text;
   }
-  EXPECT_EQ(ReadText(folder_ / "nccl" / "weights.safetensors"), ReadText(folder_ / "copies" / "weights.safetensors"));
+  EXPECT_EQ(Slurp(folder_ / "nccl" / "weights.safetensors"), Slurp(folder_ / "copies" / "weights.safetensors"));
 }
 
 class TrainOnLinks : public TrainOnGpus, public testing::WithParamInterface<const char*> {};

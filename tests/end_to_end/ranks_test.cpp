@@ -7,44 +7,17 @@
 #include <mutex>
 
 #include "backend/cpu/thread_communicator.h"
-#include "importer/importer.h"
-#include "importer/safetensors.h"
 #include "optim/training_session.h"
+#include "tests/end_to_end/rank_launch.h"
 
 namespace weir {
 namespace {
 
-const std::string kFolder = WEIR_SOURCE_DIR "/models/mixtral/";
-
-struct Batch {
-  std::unique_ptr<Graph> graph;
-  NamedTensors reference;
-  std::vector<int64_t> ids, labels;
-  int64_t rows = 0, length = 0;
-};
-
-Batch LoadBatch() {
-  Batch batch;
-  batch.reference = ReadSafetensors(kFolder + "batch8.safetensors").tensors;
-  const Safetensors names = ReadSafetensors(kFolder + "weights.safetensors");
-  batch.graph = ReadOnnx(kFolder + "dynamo18_batched_mm_eager.onnx");
-  PassManager passes;
-  Canonicalize(*batch.graph, {.names = &names.tensors, .freeze = {}}, passes);
-  batch.ids = batch.reference.at("input_ids")->AsInts();
-  batch.labels = batch.reference.at("labels")->AsInts();
-  batch.rows = batch.reference.at("labels")->dims()[0];
-  batch.length = batch.reference.at("labels")->dims()[1];
-  return batch;
-}
-
-const Batch& Stored() {
-  static const Batch batch = LoadBatch();
-  return batch;
-}
+const StoredBatch& Stored() { return weir::Stored("mixtral"); }
 
 // Rank r's micro-batches of `rows` rows each, in Trainer's order.
 std::vector<TrainingSession::MicroBatch> RowsOf(int64_t rank, int64_t world, int64_t rows) {
-  const Batch& batch = Stored();
+  const StoredBatch& batch = Stored();
   std::vector<TrainingSession::MicroBatch> micro_batches;
   for (int64_t micro = 0; micro * world * rows < batch.rows; ++micro) {
     const auto first = (micro * world + rank) * rows * batch.length, last = first + rows * batch.length;
