@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/dist/program.h"
-#include "tests/dist/two_gpus.h"
+#include "tests/kernels/gpu_ranks.h"
 
 namespace weir {
 namespace {

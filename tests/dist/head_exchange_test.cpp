@@ -1,8 +1,8 @@
 // Heads exchanged between GPUs, in float32 and bfloat16, straight and with replicas to add.
+#include "tests/kernels/gpu_ranks.h"
 #include "tests/kernels/head_exchange_harness.h"
 
 #include "graph/dtype.h"
-#include "tests/dist/two_gpus.h"
 
 namespace weir {
 namespace {
@@ -27,7 +27,7 @@ void ExpectNear(const PerRank<float>& got, const PerRank<double>& want, double s
 }
 
 TEST_P(GpuHeadExchange, GivesEachRankItsHeadsAndBackTheTranspose) {
-  WEIR_NEEDS_GPUS(2);
+  WEIR_ON_GPUS(2);
   const Case& c = GetParam();
   const auto part = Rounded(Draw(c, c.part_size(), 1)), heads = Rounded(Draw(c, c.heads_size(), 2));
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {

@@ -1,4 +1,4 @@
-// NCCL, and copies, between two GPUs of this machine: two threads, each with its GPU.
+// NCCL, and copies, between two GPUs of this machine.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "graph/layout.h"
 #include "graph/op_schema.h"
 #include "tests/dist/transfer_cases.h"
-#include "tests/dist/two_gpus.h"
+#include "tests/kernels/gpu_ranks.h"
 
 namespace weir {
 namespace {
@@ -22,7 +22,6 @@ using std::chrono::milliseconds;
 class GpuLinks : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    WEIR_NEEDS_GPUS(2);
     setenv("WEIR_LINK", GetParam(), 1);
   }
   void TearDown() override { unsetenv("WEIR_LINK"); }
@@ -30,26 +29,33 @@ class GpuLinks : public testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Kinds, GpuLinks, testing::Values("nccl", "copies"), [](const auto& info) { return std::string(info.param); });
 
 TEST_P(GpuLinks, Transfers) {
+  WEIR_ON_GPUS(2);
   RunOnGpus(2, CheckDeviceTransfers);
 }
 TEST_P(GpuLinks, KeepsTheOrderOfTheQueues) {
+  WEIR_ON_GPUS(2);
   RunOnGpus(2, CheckDeviceOrder);
 }
 TEST_P(GpuLinks, ExchangesMessages) {
+  WEIR_ON_GPUS(2);
   RunOnGpus(2, CheckDeviceMessages);
 }
 TEST_P(GpuLinks, ExchangesManyMessagesWithAPeer) {
+  WEIR_ON_GPUS(2);
   RunOnGpus(2, CheckDeviceManyMessages);
 }
 TEST_P(GpuLinks, FormsGroups) {
+  WEIR_ON_GPUS(2);
   RunOnGpus(2, CheckDeviceGroups);
 }
 TEST_P(GpuLinks, RefusesWrongUse) {
+  WEIR_ON_GPUS(2);
   RunOnGpus(2, CheckDeviceWrongUse);
 }
 
 // More bytes than 32 bits count; the places beyond are looked at.
 TEST_P(GpuLinks, MovesMoreThanTwoGigabytes) {
+  WEIR_ON_GPUS(2);
   constexpr int64_t kBytes = (int64_t{1} << 32) + 12345;
   RunOnGpus(2, [](Communicator& gpus, Device& device) {
     std::byte* from = device.Allocate(kBytes);
@@ -71,6 +77,7 @@ TEST_P(GpuLinks, MovesMoreThanTwoGigabytes) {
 }
 
 TEST_P(GpuLinks, RefusesMemoryOfTheHost) {
+  WEIR_ON_GPUS(2);
   EXPECT_THROW(RunOnGpus(2, [](Communicator& gpus, Device&) { gpus.GatherValues(int64_t{1}, {"Gather", "counts"}); }), Error);
 }
 
@@ -87,13 +94,15 @@ TEST(Nccl, RefusesTwoRanksOnOneGpu) {
   }
 }
 
+// What this rank, one of two, ended with.
 struct Ended {
+  int64_t rank = 0;
   std::string text;
   double seconds = 0;
 };
 
-std::vector<Ended> EndsOfTwo(const GpuRank& rank, milliseconds timeout) {
-  std::vector<Ended> ends(2);
+Ended EndOfOwn(const GpuRank& rank, milliseconds timeout) {
+  Ended end;
   EXPECT_THROW(RunOnGpus(2,
                          [&](Communicator& gpus, Device& device) {
                            const auto start = std::chrono::steady_clock::now();
@@ -101,13 +110,13 @@ std::vector<Ended> EndsOfTwo(const GpuRank& rank, milliseconds timeout) {
                              rank(gpus, device);
                            } catch (const Error& error) {
                              const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
-                             ends[static_cast<size_t>(gpus.rank())] = {error.what(), elapsed.count()};
+                             end = {gpus.rank(), error.what(), elapsed.count()};
                              throw;
                            }
                          },
                          timeout),
                Error);
-  return ends;
+  return end;
 }
 
 // Rank 0's GPU waits in an exchange that rank 1 never starts.
@@ -120,27 +129,30 @@ void WaitInVain(Communicator& gpus, Device& device) {
 }
 
 TEST_P(GpuLinks, AnAbortOnOneRankFreesTheOthersGpu) {
-  const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
+  WEIR_ON_GPUS(2);
+  const Ended end = EndOfOwn([](Communicator& gpus, Device& device) {
     if (gpus.rank() == 0) return WaitInVain(gpus, device);
     throw Error(ErrorCode::kIoError, "the disk of rank 1 is full");
   }, milliseconds(60000));
-  EXPECT_LT(ends[0].seconds, 8);
-  EXPECT_NE(ends[0].text.find("the disk of rank 1 is full"), std::string::npos) << ends[0].text;
+  EXPECT_LT(end.seconds, 8);
+  EXPECT_NE(end.text.find("the disk of rank 1 is full"), std::string::npos) << end.text;
 }
 
 TEST_P(GpuLinks, ATransferThatNeverEndsIsNamed) {
-  const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
+  WEIR_ON_GPUS(2);
+  const Ended end = EndOfOwn([](Communicator& gpus, Device& device) {
     if (gpus.rank() == 0) return WaitInVain(gpus, device);
     for (;;) gpus.ThrowIfAborted();
   }, milliseconds(1000));
-  EXPECT_LT(ends[0].seconds, 8);
-  EXPECT_NE(ends[0].text.find("AllGather of 'layer 3' (world, 128 bytes) is not over after 1 s"), std::string::npos) << ends[0].text;
-  EXPECT_NE(ends[1].text.find("rank 0 failed"), std::string::npos) << ends[1].text;
+  EXPECT_LT(end.seconds, 8);
+  const char* told = end.rank == 0 ? "AllGather of 'layer 3' (world, 128 bytes) is not over after 1 s" : "rank 0 failed";
+  EXPECT_NE(end.text.find(told), std::string::npos) << end.text;
 }
 
 // Rank 0's queue waits for a message that rank 1 never sends.
 TEST_P(GpuLinks, AMessageThatIsNeverSentIsNamed) {
-  const auto ends = EndsOfTwo([](Communicator& gpus, Device& device) {
+  WEIR_ON_GPUS(2);
+  const Ended end = EndOfOwn([](Communicator& gpus, Device& device) {
     std::byte* bytes = device.Allocate(64);
     const Communicator::Outgoing out{1 - gpus.rank(), {bytes, 32}};
     const Communicator::Incoming in{1 - gpus.rank(), {bytes + 32, 32}};
@@ -150,8 +162,8 @@ TEST_P(GpuLinks, AMessageThatIsNeverSentIsNamed) {
     device.Free(bytes, 64);
     for (;;) gpus.ThrowIfAborted();
   }, milliseconds(1000));
-  EXPECT_LT(ends[0].seconds, 8);
-  EXPECT_NE(ends[0].text.find("Exchange of 'both ways' (world, 64 bytes) is not over after 1 s"), std::string::npos) << ends[0].text;
+  EXPECT_LT(end.seconds, 8);
+  EXPECT_NE(end.text.find("Exchange of 'both ways' (world, 64 bytes) is not over after 1 s"), std::string::npos) << end.text;
 }
 
 Value* AddGradient(Graph& graph, const char* name, int64_t count) {
@@ -180,7 +192,7 @@ std::vector<float> Addends(int64_t rank, int64_t count) {
 
 // The same cases on CPU ranks tell whether the test itself is right.
 void OnDevices(DeviceKind kind, const Layout& layout, const std::function<void(Communicator& host, const ExecutorOptions&)>& rank) {
-  RunRanks(2, [&](Communicator& host) {
+  RunOnHosts(kind, 2, [&](Communicator& host) {
     host.SetLayout(layout);
     const bool cuda = kind == DeviceKind::kCuda;
     const auto device = cuda ? MakeCudaDevice(static_cast<int>(host.rank())) : MakeCpuDevice();
@@ -236,9 +248,11 @@ void CheckGradientNorm(DeviceKind kind) {
 constexpr std::pair<int64_t, int64_t> kSums[] = {{0, 0}, {1, 0}, {7, 1}, {100003, 999}, {100003, 0}, {20000001, 0}};
 
 TEST_P(GpuLinks, TreeReduceGradientHasTheBitsOfTheAdditions) {
+  WEIR_ON_GPUS(2);
   for (const auto& [count, piece] : kSums) CheckTreeReduceGradient(DeviceKind::kCuda, count, piece);
 }
 TEST_P(GpuLinks, GradientNormAddsTheShardsOfAllRanks) {
+  WEIR_ON_GPUS(2);
   CheckGradientNorm(DeviceKind::kCuda);
 }
 TEST(CpuRanks, DoTheSame) {

@@ -4,9 +4,9 @@
 
 #include <cmath>
 
-#include "backend/device.h"
 #include "graph/dtype.h"
 #include "tests/kernels/dispatch_harness.h"
+#include "tests/kernels/gpu_ranks.h"
 
 namespace weir {
 namespace {
@@ -101,15 +101,11 @@ void ExpectNear(const std::vector<DispatchResult>& got, const std::vector<Dispat
   }
 }
 
-class GpuDispatch : public testing::TestWithParam<Case> {
- protected:
-  void SetUp() override {
-    if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs two GPUs, has " << CudaDeviceCount();
-  }
-};
+class GpuDispatch : public testing::TestWithParam<Case> {};
 
 // Rounding of the sums of up to 300 float32 terms.
 TEST_P(GpuDispatch, MatchesFloat64InFloat32) {
+  WEIR_ON_GPUS(2);
   const DispatchProblem problem = Problem(GetParam());
   const auto truth = RunTruth(problem, 0.5f);
   for (const auto& run :
@@ -122,6 +118,7 @@ TEST_P(GpuDispatch, MatchesFloat64InFloat32) {
 constexpr double kBFloat16Tolerance = 8.0 / 256;
 
 TEST_P(GpuDispatch, MatchesFloat64InBFloat16) {
+  WEIR_ON_GPUS(2);
   const DispatchProblem problem = Rounded(Problem(GetParam()));
   const auto truth = RunTruth(problem, 0.5f);
   for (const auto& run :
@@ -131,6 +128,7 @@ TEST_P(GpuDispatch, MatchesFloat64InBFloat16) {
 }
 
 TEST_P(GpuDispatch, AgreesWithTheCpuInFloat32) {
+  WEIR_ON_GPUS(2);
   const DispatchProblem problem = Problem(GetParam());
   ExpectNear(RunDispatchOnGpus(problem, {Eager(9)}, 0.5f, DType::kFloat32)[0],
              RunDispatch(problem, Eager(9), 0.5f).ranks, 1e-5);
@@ -138,6 +136,7 @@ TEST_P(GpuDispatch, AgreesWithTheCpuInFloat32) {
 
 // Plain expert parallelism in one chunk is the twin of every plan.
 TEST_P(GpuDispatch, HasTheSameBitsWhateverTheKnobs) {
+  WEIR_ON_GPUS(2);
   for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
     for (const int64_t unit_rows : {int64_t{3}, int64_t{4096}}) {
       DispatchProblem problem = Rounded(Problem(GetParam()));
@@ -165,7 +164,7 @@ INSTANTIATE_TEST_SUITE_P(All, GpuDispatch, testing::ValuesIn(Cases()),
 
 // More rows than a batch, units of many tiles, and experts lent back and forth.
 TEST(GpuDispatchSizes, LongChunksHaveTheBitsOfOne) {
-  if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs two GPUs, has " << CudaDeviceCount();
+  WEIR_ON_GPUS(2);
   const DispatchProblem problem = Rounded(
       MakeProblem({.h = 64, .i = 40, .e = 6, .k = 4, .leaves = 8, .unit_rows = 1000}, {4000, 3001},
                   [](int64_t r, int64_t t, int64_t s) { return Skewed(r, t, s) % 6; }));
@@ -177,7 +176,7 @@ TEST(GpuDispatchSizes, LongChunksHaveTheBitsOfOne) {
 }
 
 TEST(GpuDispatchErrors, ABadIdOnOneRankStopsAll) {
-  if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs two GPUs, has " << CudaDeviceCount();
+  WEIR_ON_GPUS(2);
   DispatchProblem problem =
       MakeProblem({}, {8, 8}, [](int64_t, int64_t t, int64_t s) { return (t + s) % 4; });
   problem.ranks[1].ids.i[5] = 4;

@@ -1,7 +1,7 @@
 // The vocabulary head spread over the GPUs of two ranks: float64, and the bits of one GPU.
 #include <gtest/gtest.h>
 
-#include "tests/dist/two_gpus.h"
+#include "tests/kernels/gpu_ranks.h"
 #include "tests/kernels/head_harness.h"
 
 namespace weir {
@@ -17,14 +17,10 @@ const HeadProblem kProblems[] = {
     {.vocabulary = 40001, .channels = 9, .leaf = 2048, .tokens = {31, 12}},
 };
 
-class GpuHead : public testing::TestWithParam<DType> {
- protected:
-  void SetUp() override {
-    if (CudaDeviceCount() < 2) GTEST_SKIP() << "needs two GPUs, has " << CudaDeviceCount();
-  }
-};
+class GpuHead : public testing::TestWithParam<DType> {};
 
 TEST_P(GpuHead, MatchesFloat64AndHasTheBitsOfOneGpu) {
+  WEIR_ON_GPUS(2);
   const bool narrow = GetParam() == DType::kBFloat16;
   for (const HeadProblem& p : kProblems) {
     std::vector<HeadRun> runs = {{.strip = p.vocabulary}};
@@ -41,6 +37,7 @@ TEST_P(GpuHead, MatchesFloat64AndHasTheBitsOfOneGpu) {
 
 // Shards from zero are the sums of what both ranks would have of them.
 TEST_P(GpuHead, ShardsOfTheGradientAreSums) {
+  WEIR_ON_GPUS(2);
   for (const HeadProblem& p : kProblems) {
     std::vector<HeadRun> runs = {{.strip = p.vocabulary, .accumulate = false}};
     for (const int64_t strip : {2048, 8192}) runs.push_back({.ranks = 2, .strip = strip, .accumulate = false, .shard_gradient = true});
@@ -62,6 +59,7 @@ TEST_P(GpuHead, ShardsOfTheGradientAreSums) {
 }
 
 TEST_P(GpuHead, MakesNoMoreThanIsWanted) {
+  WEIR_ON_GPUS(2);
   const HeadProblem p = kProblems[0];
   const auto results = RunHeadsOnGpus(p, {{.ranks = 2, .strip = 2048}, {.ranks = 2, .strip = 2048, .outputs = 2, .accumulate = false},
                                           {.ranks = 2, .strip = 2048, .outputs = 1, .accumulate = false}}, GetParam());

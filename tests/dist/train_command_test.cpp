@@ -12,7 +12,7 @@
 
 #include "graph/error.h"
 #include "tests/dist/program.h"
-#include "tests/dist/two_gpus.h"
+#include "tests/kernels/gpu_ranks.h"
 #include "tests/slurp.h"
 
 namespace weir {

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "backend/cpu/thread_communicator.h"
-#include "tests/dist/two_gpus.h"
+#include "tests/kernels/gpu_ranks.h"
 #include "tests/optim/same_bits.h"
 
 namespace weir {
@@ -27,11 +27,18 @@ const Family& Stored(const std::string& name) {
   return family;
 }
 
+std::string Joined(const RunBits& bits) {
+  std::string joined;
+  for (const auto& [name, bytes] : bits) joined.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return joined;
+}
+
 // Bits of a run of two ranks; both ranks have the same.
 RunBits BitsOfTwo(const std::string& name, const TrainingOptions& options, DeviceKind kind) {
   const Family& family = Stored(name);
   RunBits bits[2];
-  RunRanks(2, [&](Communicator& host) {
+  int64_t own_rank = 0;
+  RunOnHosts(kind, 2, [&](Communicator& host) {
     PassManager passes;
     Placement place = kind;
     place.ordinal = static_cast<int>(host.rank());
@@ -62,9 +69,10 @@ RunBits BitsOfTwo(const std::string& name, const TrainingOptions& options, Devic
     }
     for (const Value* p : session.parameters()) mine[p->name] = BytesOf(session.Whole(*p, session.Data(*p)));
     mine["loss and norm"] = BytesOf(scalars);
+    for (const std::string& bytes : GatherBytes(host, Joined(mine))) EXPECT_TRUE(bytes == Joined(mine)) << name << ": the ranks differ";
+    if (kind == DeviceKind::kCuda) own_rank = host.rank();  // the other is in another process
   });
-  ExpectSameBits(bits[1], bits[0], name + ": rank 1 beside rank 0");
-  return bits[0];
+  return bits[own_rank];
 }
 
 TrainingOptions Ranks(int64_t expert_parallel, int64_t context_parallel) {
@@ -132,7 +140,7 @@ INSTANTIATE_TEST_SUITE_P(Models, TwoGpus, testing::Combine(testing::ValuesIn(kFa
                          });
 
 TEST_P(TwoGpus, TrainWithPyTorchsGradientsAndTheSameBits) {
-  WEIR_NEEDS_GPUS(2);
+  WEIR_ON_GPUS(2);
   const auto& [name, expert_parallel, context_parallel] = GetParam();
   ExpectKnobsChangeNoBit(name, expert_parallel, context_parallel, DeviceKind::kCuda);
 }
@@ -149,7 +157,7 @@ TEST(CpuRanks, TrainWithPyTorchsGradientsAndTheSameBits) {
 // NaN on rank 1 only: both know before anything is updated.
 void ExpectBothKnowOfNan(DeviceKind kind) {
   const Family& family = Stored("mixtral");
-  RunRanks(2, [&](Communicator& host) {
+  RunOnHosts(kind, 2, [&](Communicator& host) {
     PassManager passes;
     Placement place = kind;
     place.ordinal = static_cast<int>(host.rank());
@@ -161,7 +169,7 @@ void ExpectBothKnowOfNan(DeviceKind kind) {
   });
 }
 TEST(TwoGpusTraining, AgreeThatOneIsNotFinite) {
-  WEIR_NEEDS_GPUS(2);
+  WEIR_ON_GPUS(2);
   ExpectBothKnowOfNan(DeviceKind::kCuda);
 }
 TEST(CpuRanks, AgreeThatOneIsNotFinite) { ExpectBothKnowOfNan(DeviceKind::kCpu); }

@@ -7,11 +7,11 @@
 #include <cstring>
 
 #include "backend/cpu/thread_communicator.h"
-#include "backend/cuda_communicator.h"
 #include "backend/plan.h"
 #include "graph/layout.h"
 #include "kernels/common/reference_kernel.h"
 #include "kernels/llep/plan.h"
+#include "tests/kernels/gpu_ranks.h"
 
 namespace weir {
 namespace {
@@ -311,6 +311,15 @@ RankGraph GraphOf(const DispatchProblem& p, const Attributes& knobs, size_t rank
                    activations);
 }
 
+// Every rank's result.
+std::vector<DispatchResult> Gathered(Communicator& host, const DispatchResult& own) {
+  std::vector<Array<float>> arrays = {own.y, own.counts, own.dx, own.dweights};
+  arrays.insert(arrays.end(), own.gradients.begin(), own.gradients.end());
+  std::vector<DispatchResult> all;
+  for (const auto& a : GatherArrays(host, arrays)) all.push_back({a[0], a[1], a[2], a[3], {a.begin() + 4, a.end()}});
+  return all;
+}
+
 }  // namespace
 
 DispatchRun RunDispatch(const DispatchProblem& p, const Attributes& knobs, float start) {
@@ -339,15 +348,12 @@ std::vector<std::vector<DispatchResult>> RunDispatchOnGpus(const DispatchProblem
                                                            const std::vector<Attributes>& knobs,
                                                            float start, DType activations) {
   const int64_t ranks = std::ssize(p.ranks);
-  std::vector runs(knobs.size(), std::vector<DispatchResult>(p.ranks.size()));
-  RunRanks(ranks, [&](Communicator& host) {
-    const auto rank = static_cast<size_t>(host.rank());
-    const std::shared_ptr<Device> device = MakeCudaDevice(static_cast<int>(rank));
-    const auto world = MakeNcclCommunicator(host, *device, std::chrono::seconds(20));
-    world->SetLayout({.world = ranks, .expert_parallel = ranks});
-    for (size_t run = 0; run < knobs.size(); ++run) {
-      runs[run][rank] = RunRank(GraphOf(p, knobs[run], rank, start, activations), DeviceKind::kCuda,
-                                device, world.get());
+  std::vector<std::vector<DispatchResult>> runs;
+  RunOnGpus(ranks, [&](Communicator& gpus, Device& device) {
+    gpus.SetLayout({.world = ranks, .expert_parallel = ranks});
+    for (const Attributes& run : knobs) {
+      const RankGraph graph = GraphOf(p, run, static_cast<size_t>(gpus.rank()), start, activations);
+      runs.push_back(Gathered(gpus.host(), RunRank(graph, DeviceKind::kCuda, Borrowed(device), &gpus)));
     }
   });
   return runs;

@@ -4,9 +4,9 @@
 #include <random>
 
 #include "backend/cpu/thread_communicator.h"
-#include "backend/cuda_communicator.h"
 #include "backend/plan.h"
 #include "graph/layout.h"
+#include "tests/kernels/gpu_ranks.h"
 #include "tests/kernels/op_harness.h"
 
 namespace weir {
@@ -69,11 +69,11 @@ HeadExchangeResult RunHeadExchange(const HeadExchangeCase& c, const std::string&
 HeadExchangeResult RunHeadExchangeOnGpus(const HeadExchangeCase& c, const std::string& op, const PerRank<double>& x, const PerRank<double>& dy,
                                          DType dtype) {
   HeadExchangeResult result{PerRank<float>(x.size()), PerRank<float>(x.size())};
-  RunRanks(c.ranks, [&](Communicator& host) {
-    const auto device = MakeCudaDevice(static_cast<int>(host.rank()));
-    const auto world = MakeNcclCommunicator(host, *device, std::chrono::seconds(20));
-    RunRank(c, op, x, dy, dtype, device, *world, result);
-    host.Barrier({"Barrier", "end"});
+  RunOnGpus(c.ranks, [&](Communicator& gpus, Device& device) {
+    RunRank(c, op, x, dy, dtype, Borrowed(device), gpus, result);
+    const auto own = static_cast<size_t>(gpus.rank());
+    const auto all = GatherArrays(gpus.host(), {{.dims = {}, .f = result.y[own], .i = {}}, {.dims = {}, .f = result.dx[own], .i = {}}});
+    for (size_t r = 0; r < all.size(); ++r) result.y[r] = all[r][0].f, result.dx[r] = all[r][1].f;
   });
   return result;
 }

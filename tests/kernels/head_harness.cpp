@@ -6,11 +6,11 @@
 #include <cstring>
 
 #include "backend/cpu/thread_communicator.h"
-#include "backend/cuda_communicator.h"
 #include "backend/plan.h"
 #include "graph/error.h"
 #include "graph/layout.h"
 #include "graph/vocabulary_share.h"
+#include "tests/kernels/gpu_ranks.h"
 
 namespace weir {
 namespace {
@@ -66,6 +66,14 @@ bool SameBits(const Array<float>& a, const Array<float>& b) {
   return a.dims == b.dims && std::memcmp(a.f.data(), b.f.data(), a.f.size() * 4) == 0;
 }
 
+// Every rank's result.
+std::vector<HeadResult> Gathered(Communicator& host, const HeadResult& own) {
+  const std::vector<double> losses = host.GatherValues(own.loss, {"Gathered", "losses"});
+  std::vector<HeadResult> all;
+  for (const auto& arrays : GatherArrays(host, {own.dx, own.dw})) all.push_back({losses[all.size()], arrays[0], arrays[1]});
+  return all;
+}
+
 }  // namespace
 
 Inputs HeadInputs(const HeadProblem& p, int64_t rank, DType activations) {
@@ -113,18 +121,15 @@ std::vector<HeadResult> RunHeads(const HeadProblem& p, const HeadRun& run) {
 }
 
 std::vector<std::vector<HeadResult>> RunHeadsOnGpus(const HeadProblem& p, const std::vector<HeadRun>& runs, DType activations) {
-  std::vector all(runs.size(), std::vector<HeadResult>(p.tokens.size()));
   for (const HeadRun& run : runs) {  // one layout for all of them
     WEIR_CHECK(run.ranks == 1 || run.ranks == p.world(), ErrorCode::kInternal, "on GPUs the group is the world, not ", run.ranks);
   }
-  RunRanks(p.world(), [&](Communicator& host) {
-    const auto rank = static_cast<size_t>(host.rank());
-    const std::shared_ptr<Device> device = MakeCudaDevice(static_cast<int>(rank));
-    const auto world = MakeNcclCommunicator(host, *device, std::chrono::seconds(20));
-    world->SetLayout({.world = p.world(), .vocabulary_parallel = p.world()});
-    for (size_t run = 0; run < runs.size(); ++run) {
-      all[run][rank] = RunOn(DeviceKind::kCuda, device, world.get(), ShardedInputs(p, runs[run], host.rank(), activations),
-                             runs[run].outputs, HeadAttributes(p, runs[run]), activations);
+  std::vector<std::vector<HeadResult>> all;
+  RunOnGpus(p.world(), [&](Communicator& gpus, Device& device) {
+    gpus.SetLayout({.world = p.world(), .vocabulary_parallel = p.world()});
+    for (const HeadRun& run : runs) {
+      all.push_back(Gathered(gpus.host(), RunOn(DeviceKind::kCuda, Borrowed(device), &gpus, ShardedInputs(p, run, gpus.rank(), activations),
+                                                run.outputs, HeadAttributes(p, run), activations)));
     }
   });
   return all;
