@@ -1,5 +1,6 @@
 #pragma once
 #include <span>
+#include <string>
 
 #include "backend/plan.h"
 
@@ -22,6 +23,9 @@ std::span<const char* const> LedgerTerms();
 std::map<std::string, int64_t> MakeLedger(const Plan& plan, Memory memory = Memory::kDevice);
 // That step.
 int FullestStep(const Plan& plan, Memory memory = Memory::kDevice);
+
+// Host memory for `value`, which no step touches, behind all that is planned; held for good, told under `term`.
+void ReserveHost(Plan& plan, const Value& value, const std::string& term);
 
 // Offsets and charged sizes are multiples of this: cache lines and any vector width fit.
 inline constexpr int64_t kAlignment = 256;

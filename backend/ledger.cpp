@@ -67,7 +67,7 @@ std::string WorkspaceTermOf(const Node& node) {
 
 std::span<const char* const> LedgerTerms() {
   static constexpr const char* kTerms[] = {"weights", "grads",      "optimizer",   "staging",   "attention", "dispatch",
-                                           "strips",  "boundaries", "activations", "workspace", "fixed",     "fragmentation"};
+                                           "strips",  "boundaries", "activations", "workspace", "fixed",     "checkpoints", "fragmentation"};
   return kTerms;
 }
 
@@ -98,6 +98,16 @@ std::map<std::string, int64_t> MakeLedger(const Plan& plan, Memory memory) {
   }
   ledger["fragmentation"] = (memory == Memory::kHost ? plan.host_arena_bytes : plan.arena_bytes) - sum;
   return ledger;
+}
+
+void ReserveHost(Plan& plan, const Value& value, const std::string& term) {
+  plan.buffer_of[&value] = static_cast<int>(plan.buffers.size());
+  const int last = std::max(0, static_cast<int>(plan.steps.size()) - 1);
+  const int64_t bytes = BytesOf(value.dtype, NumElements(ToDims(value.shape)));
+  plan.buffers.push_back({.name = value.name, .term = term, .offset = plan.host_arena_bytes, .bytes = bytes, .first_step = 0, .last_step = last,
+                          .persistent = true, .is_output = false, .memory = Memory::kHost});
+  plan.host_arena_bytes += Aligned(bytes);
+  plan.host_ledger = MakeLedger(plan, Memory::kHost);
 }
 
 std::vector<std::string> UnreadBuffers(const Plan& plan) {

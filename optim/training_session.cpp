@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "backend/arena_layout.h"
 #include "backend/cuda_communicator.h"
 #include "backend/host_memory.h"
 #include "backend/tree_reduce.h"
@@ -62,6 +64,9 @@ void LoadInto(const Graph& graph, Executor& executor, const InitOptions& init) {
   }
 }
 
+// Of all that a plan takes, on the host.
+int64_t HostBytes(const Plan& plan) { return plan.host_arena_bytes + (plan.device == DeviceKind::kCpu ? plan.arena_bytes : 0); }
+
 }  // namespace
 
 int64_t VocabularyOf(const Graph& graph) {
@@ -93,16 +98,32 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   SpecializeShapes(*graph_, batch, sequence_);
   PlaceOnHost(*graph_, options, passes);
   plan_ = MakePlan(*graph_, place.kind);
+  for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
+  if (place.staging != Staging::kNone) ReserveStaging(place);
   CheckMemory(place);
   MakeExecutor(place);
-  for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
   LoadInto(*graph_, *executor_, init);
+}
+
+void TrainingSession::ReserveStaging(const Placement& place) {
+  int64_t all = SavedBytes(RowsToSave(parameters_, [this](const Value& parameter) { return HoldersOf(parameter); }));
+  bool whole = place.staging == Staging::kSnapshot;
+  if (whole) {
+    const HostMemory memory = ReadHostMemory();
+    whole = memory.available < 0 || (HostBytes(plan_) + all) * place.local_ranks <= memory.available / 10 * 9;
+    if (communicator_ != nullptr) whole = std::ranges::min(communicator_->GatherValues(int{whole}, {"GatherValues", "snapshot"})) != 0;
+  }
+  Value* value = graph_->AddValue("checkpoint staging", Role::kInput);
+  value->dtype = DType::kUInt8;
+  value->shape = {whole ? all : std::min(all, kStagingBytes)};
+  value->has_shape = true;
+  ReserveHost(plan_, *value, "checkpoints");
+  staging_ = value;
 }
 
 // Every rank asks before any takes.
 void TrainingSession::CheckMemory(const Placement& place) const {
-  const int64_t bytes = plan_.host_arena_bytes + (place.kind == DeviceKind::kCpu ? plan_.arena_bytes : 0);
-  CheckHostMemory(bytes, place.local_ranks, ReadHostMemory());
+  CheckHostMemory(HostBytes(plan_), place.local_ranks, ReadHostMemory());
   if (communicator_ != nullptr) communicator_->host().Barrier({"Barrier", "host memory"});
 }
 
@@ -256,6 +277,45 @@ void TrainingSession::SetGradient(const Value& parameter, std::span<const float>
 }
 void TrainingSession::SetMoment(const Value& parameter, const char* which, std::span<const float> values) {
   SetFloats(parameter.name + "." + which, values);
+}
+
+namespace {
+
+std::string StateName(const Value& parameter, char kind) { return kind == 'w' ? parameter.name : parameter.name + "." + kind; }
+
+}  // namespace
+
+void TrainingSession::ReadState(const Value& parameter, char kind, int64_t first, std::span<float> out) const {
+  const Value& value = Named(StateName(parameter, kind));
+  const std::byte* from = executor_->TensorOf(value).bytes + first * static_cast<int64_t>(sizeof(float));
+  if (!IsOnHost(value)) return device_->Download(out.data(), from, static_cast<int64_t>(out.size_bytes()));
+  device_->Synchronize();
+  std::memcpy(out.data(), from, out.size_bytes());
+}
+
+void TrainingSession::WriteState(const Value& parameter, char kind, int64_t first, std::span<const float> values) {
+  const Value& value = Named(StateName(parameter, kind));
+  std::byte* to = executor_->TensorOf(value).bytes + first * static_cast<int64_t>(sizeof(float));
+  if (!IsOnHost(value)) return device_->Upload(to, values.data(), static_cast<int64_t>(values.size_bytes()));
+  device_->Synchronize();
+  std::memcpy(to, values.data(), values.size_bytes());
+}
+
+bool TrainingSession::IsOnHost(const Value& value) const {
+  return plan_.buffers[static_cast<size_t>(plan_.buffer_of.at(&value))].memory == Memory::kHost;
+}
+
+Holders TrainingSession::HoldersOf(const Value& parameter) const {
+  const ParameterInfo& info = *parameter.parameter;
+  if (communicator_ == nullptr || (info.shard && info.shared_by == "world")) return {};  // shard_optimizer: each rank its own rows
+  Communicator& group = communicator_->Group(info.shared_by);
+  return {.count = group.size(), .index = group.rank()};
+}
+
+std::span<std::byte> TrainingSession::staging() const {
+  if (staging_ == nullptr) return {};
+  const Tensor tensor = executor_->TensorOf(*staging_);
+  return {tensor.bytes, static_cast<size_t>(tensor.size_bytes())};
 }
 
 std::vector<float> TrainingSession::Whole(const Value& parameter, std::span<const float> own) const {

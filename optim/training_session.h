@@ -12,6 +12,7 @@
 #include "backend/plan.h"
 #include "graph/graph.h"
 #include "graph_passes/pipeline.h"
+#include "optim/checkpoint_shards.h"
 
 namespace weir {
 
@@ -34,12 +35,17 @@ struct StepResult {
   bool finite = true;    // false: loss or norm is NaN or inf on any rank
 };
 
+// Host memory that a session plans for its checkpoints (optim/checkpoint_writer.h): a few chunks on the way to the disk, or
+// all that a rank writes, so that steps go on meanwhile. A snapshot that this machine does not hold becomes chunks, on all ranks.
+enum class Staging : uint8_t { kNone, kChunks, kSnapshot };
+
 // Where a session runs: the CPU, or GPU number `ordinal` of this process.
 struct Placement {
   DeviceKind kind = DeviceKind::kCpu;
   int ordinal = 0;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of transfers between the GPUs of ranks
   int64_t local_ranks = 1;  // processes that share this machine's memory
+  Staging staging = Staging::kNone;
 
   Placement(DeviceKind k = DeviceKind::kCpu) : kind(k) {}
 };
@@ -84,6 +90,13 @@ class TrainingSession {
   void SetGradient(const Value& parameter, std::span<const float> values);
   void SetMoment(const Value& parameter, const char* which, std::span<const float> values);
 
+  // Elements from `first` on of what this rank holds of a parameter: 'w' its float32 master, 'm' and 'v' its moments.
+  void ReadState(const Value& parameter, char kind, int64_t first, std::span<float> out) const;
+  void WriteState(const Value& parameter, char kind, int64_t first, std::span<const float> values);
+  // The ranks that hold the same of a parameter, and which of them this one is.
+  Holders HoldersOf(const Value& parameter) const;
+  std::span<std::byte> staging() const;  // planned for checkpoints, may be empty
+
   // Launch by launch, what runs between the two.
   void StartTrace() { executor_->StartTrace(); }
   std::vector<TraceSpan> StopTrace() { return executor_->StopTrace(); }
@@ -94,6 +107,7 @@ class TrainingSession {
   std::vector<float> Whole(const Value& parameter, std::span<const float> own) const;
 
   int64_t rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
+  Communicator* communicator() const { return communicator_; }  // nullptr: one rank
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return *graph_; }
   int64_t batch() const { return batch_; }
@@ -106,8 +120,10 @@ class TrainingSession {
   int64_t CountValidLabels(std::span<const MicroBatch> micro_batches) const;
   void AgreeOnResult(StepResult& result) const;
   void CheckMemory(const Placement& place) const;
+  void ReserveStaging(const Placement& place);
   void MakeExecutor(const Placement& place);
   double Result(const Value& value) const;
+  bool IsOnHost(const Value& value) const;
   const Value& Named(const std::string& name) const;
   std::vector<float> Floats(const std::string& name) const;
   void SetFloats(const std::string& name, std::span<const float> values);
@@ -121,6 +137,7 @@ class TrainingSession {
   std::unique_ptr<Communicator> between_gpus_;  // over communicator_, where there are GPUs and ranks
   std::unique_ptr<Executor> executor_;
   std::vector<const Value*> parameters_;
+  const Value* staging_ = nullptr;
   int64_t ignore_index_;
   bool one_micro_batch_;  // a step has
   Communicator* communicator_;
