@@ -71,18 +71,45 @@ void NcclCommunicator::CheckPeer(int64_t peer, const CollectiveName& name) const
              " cannot exchange with rank ", peer, " of ", size());
 }
 
+// Ranks that stand in different exchanges, or disagree about bytes, would hang or receive garbage: the GPUs move bytes without
+// names. So the first exchange of a name is preceded by one of the hosts, which knows names; a step repeats the nodes of the one
+// before, so all of them are seen in the first.
+void NcclCommunicator::AgreeOnce(std::span<const Outgoing> send, std::span<const Incoming> receive, const CollectiveName& name) {
+  if (size() == 1 || !agreed_.insert(StrCat(name.op, ' ', name.tensor)).second) return;
+  struct Talk {
+    int64_t sends = 0, expects = 0;
+  };
+  const auto ranks = static_cast<size_t>(size());
+  std::vector<Talk> own(ranks), theirs(ranks);
+  for (const Outgoing& out : send) own[static_cast<size_t>(out.peer)].sends += out.peer == rank() ? 0 : std::ssize(out.bytes);
+  for (const Incoming& in : receive) own[static_cast<size_t>(in.peer)].expects += in.peer == rank() ? 0 : std::ssize(in.bytes);
+  const std::vector<int64_t> each(ranks, sizeof(Talk));
+  host_.AllToAllV(std::as_bytes(std::span(own)), each, std::as_writable_bytes(std::span(theirs)), each, name);
+  for (size_t peer = 0; peer < ranks; ++peer) {
+    const Talk &mine = own[peer], &its = theirs[peer];
+    if (mine.expects == its.sends && mine.sends == its.expects) continue;
+    const std::string why = StrCat(name.op, " of '", name.tensor, "' (", name_, "): rank ", rank(), " expects ", mine.expects, " bytes from rank ",
+                                   peer, ", which sends ", its.sends, ", and sends it ", mine.sends, " where it expects ", its.expects,
+                                   "; the ranks run different graphs or disagree about a size");
+    Abort(why);
+    throw Error(ErrorCode::kCommError, why);
+  }
+}
+
 Communicator::Ticket NcclCommunicator::TicketOf(std::shared_ptr<NcclBatch> batch) {
   return std::make_unique<Transfer>(*world_->watch, std::move(batch));
 }
 
 Communicator::Ticket NcclCommunicator::StartExchange(std::span<const Outgoing> send, std::span<const Incoming> receive,
                                                      const CollectiveName& name) {
+  for (const Outgoing& out : send) CheckPeer(out.peer, name);
+  for (const Incoming& in : receive) CheckPeer(in.peer, name);
   SendAway();
+  AgreeOnce(send, receive, name);
   auto batch = world_->watch->NewBatch(*lane_->link);
   std::span<const std::byte> to_self;
   int64_t bytes = 0;
   for (const Outgoing& out : send) {
-    CheckPeer(out.peer, name);
     bytes += std::ssize(out.bytes);
     if (out.peer == rank()) {
       to_self = out.bytes;
@@ -91,7 +118,6 @@ Communicator::Ticket NcclCommunicator::StartExchange(std::span<const Outgoing> s
     }
   }
   for (const Incoming& in : receive) {
-    CheckPeer(in.peer, name);
     bytes += std::ssize(in.bytes);
     if (in.peer != rank()) {
       if (!in.bytes.empty()) batch->transfers.receive.push_back({in.peer, in.bytes.data(), std::ssize(in.bytes)});

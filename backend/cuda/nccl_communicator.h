@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
 
 #include "backend/cuda/nccl_watch.h"
 
@@ -49,6 +50,7 @@ class NcclCommunicator final : public Communicator {
   void SendAway();
   std::string What(const CollectiveName& name, int64_t bytes) const;
   void CheckPeer(int64_t peer, const CollectiveName& name) const;
+  void AgreeOnce(std::span<const Outgoing> send, std::span<const Incoming> receive, const CollectiveName& name);
   void CheckMessage(int64_t peer, int64_t tag, const CollectiveName& name) const;
 
   Communicator& host_;
@@ -56,6 +58,7 @@ class NcclCommunicator final : public Communicator {
   const bool is_world_;
   std::shared_ptr<World> world_;
   std::shared_ptr<Lane> lane_;
+  std::unordered_set<std::string> agreed_;  // names of exchanges that the ranks have once agreed about
   std::map<std::string, std::unique_ptr<NcclCommunicator>, std::less<>> groups_;
 };
 

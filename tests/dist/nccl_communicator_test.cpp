@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "backend/cpu/thread_communicator.h"
 #include "graph/error.h"
 #include "tests/dist/fake_gpu.h"
@@ -118,15 +120,16 @@ struct Buffers {
   std::span<std::byte> Of(const Communicator& ranks) { return std::span(all).first(8 * static_cast<size_t>(ranks.size())); }
 };
 
-// Rank 1 never comes to the exchange. Rank 0 says who waits in what, and its queue does not hang.
+// Rank 1 never comes to the second exchange. Rank 0 says who waits in what, and its queue does not hang.
 TEST(NcclHealth, ATransferThatNeverEndsIsNamed) {
   FakeFabric fabric;
   Buffers buffers[4];
   const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
-    if (gpus.rank() == 0) {
-      gpus.AllGather(buffers[0].own, buffers[0].Of(gpus), {"AllGather", "layer 3"});
-      return Finish(gpus, gpu);
+    for (int64_t times = 0; times < 2 - gpus.rank(); ++times) {
+      Buffers& b = buffers[gpus.rank()];
+      gpus.AllGather(b.own, b.Of(gpus), {"AllGather", "layer 3"});
     }
+    if (gpus.rank() == 0) return Finish(gpus, gpu);
     for (;;) gpus.ThrowIfAborted();
   }, kHasty);
   EXPECT_LT(failures[0].seconds, 3);
@@ -154,6 +157,38 @@ TEST(NcclHealth, AMoveThatDoesNotComeBackIsNamed) {
   EXPECT_LT(failures[0].seconds, 3);
   EXPECT_NE(said.find("AllGather of 'layer 3' (world, 32 bytes) is not over after 0.2 s"), std::string::npos) << said;
   EXPECT_NE(failures[0].text.find("rank 0 was in AllGather of 'layer 3'"), std::string::npos) << failures[0].text;
+}
+
+// Without names the GPUs would swap the two tensors, which have the same size.
+TEST(NcclHealth, RanksInDifferentExchangesSayWhich) {
+  FakeFabric fabric;
+  Buffers buffers[4];
+  const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu& gpu) {
+    Buffers& b = buffers[gpus.rank()];
+    for (const char* tensor : gpus.rank() == 0 ? std::array{"a", "b", "c"} : std::array{"a", "c", "b"}) {
+      gpus.AllGather(b.own, b.Of(gpus), {"AllGather", tensor});
+    }
+    Finish(gpus, gpu);
+  });
+  const std::string said = failures[0].text + failures[1].text;
+  EXPECT_TRUE(said.find("for AllGather of 'b' from rank 1, which sends 16 bytes of AllGather of 'c'") != std::string::npos ||
+              said.find("for AllGather of 'c' from rank 0, which sends 16 bytes of AllGather of 'b'") != std::string::npos)
+      << said;
+  for (const Failure& failure : failures) EXPECT_LT(failure.seconds, 3) << failure.text;
+}
+
+TEST(NcclHealth, RanksThatDisagreeAboutBytesSayHowMany) {
+  FakeFabric fabric;
+  Buffers buffers[4];
+  const auto failures = Failures(2, fabric, [&](Communicator& gpus, FakeGpu&) {
+    Buffers& b = buffers[gpus.rank()];
+    const Communicator::Outgoing out{1 - gpus.rank(), std::span(b.own).first(gpus.rank() == 0 ? 8 : 6)};
+    const Communicator::Incoming in{1 - gpus.rank(), std::span(b.all).first(8)};
+    gpus.Wait(gpus.StartExchange({&out, 1}, {&in, 1}, {"Exchange", "x"}));
+    gpus.host().Barrier({"Barrier", "after"});
+  });
+  EXPECT_NE(failures[0].text.find("rank 0 expects 8 bytes from rank 1, which sends 6"), std::string::npos) << failures[0].text;
+  EXPECT_NE((failures[1].text).find("sends it 6 where it expects 8"), std::string::npos) << failures[1].text;
 }
 
 // Waiting behind long compute work is no lateness.
