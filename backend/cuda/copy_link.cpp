@@ -74,6 +74,12 @@ constexpr int kAbortRepeats = 50;
 constexpr auto kAbortPause = std::chrono::milliseconds(10);
 constexpr size_t kMapped = 2;  // allocations of a peer that stay mapped
 
+// An allocation of a peer: its number and address there, and where this process sees it.
+struct Mapping {
+  unsigned long long allocation = 0;
+  std::byte *there = nullptr, *here = nullptr;
+};
+
 class CopyLink final : public StreamLink {
  public:
   CopyLink(Communicator& host, CudaStream& compute, const std::atomic<bool>& stop)
@@ -97,7 +103,7 @@ class CopyLink final : public StreamLink {
     for (Peer& peer : peers_) {
       if (peer.queue == nullptr) continue;
       cudaStreamSynchronize(peer.queue);
-      for (const auto& [allocation, base] : peer.mapped) cudaIpcCloseMemHandle(base);
+      for (const Mapping& mapping : peer.mapped) cudaIpcCloseMemHandle(mapping.here);
       cudaStreamDestroy(peer.queue);
     }
     cudaHostUnregister(shared_.data());
@@ -123,7 +129,7 @@ class CopyLink final : public StreamLink {
     cudaStream_t queue = nullptr;  // what goes there
     Event sent;
     std::atomic<uint32_t> sent_count = 0, received = 0;  // messages ever
-    std::vector<std::pair<unsigned long long, void*>> mapped;  // its allocations, the latest last
+    std::vector<Mapping> mapped;  // the latest last
   };
 
   Box& BoxOf(int64_t receiver, int64_t sender) const {
@@ -222,18 +228,26 @@ class CopyLink final : public StreamLink {
   // The peer's buffer as this process sees it.
   std::byte* Reach(Peer& peer, const Place& place) {
     if (place.process == getpid()) return ReachWithin(place);
-    for (const auto& [allocation, base] : peer.mapped) {
-      if (allocation == place.allocation) return static_cast<std::byte*>(base) + place.offset;
+    for (const Mapping& mapping : peer.mapped) {
+      if (mapping.allocation == place.allocation) return mapping.here + place.offset;
     }
-    if (peer.mapped.size() == kMapped) {
-      CheckCuda(cudaStreamSynchronize(peer.queue), "leaving a peer's memory");
-      CheckCuda(cudaIpcCloseMemHandle(peer.mapped.front().second), "leaving a peer's memory");
-      peer.mapped.erase(peer.mapped.begin());
+    // The driver would not map an address twice: what was there before is gone at the peer.
+    const auto old = std::ranges::find(peer.mapped, place.base, &Mapping::there);
+    if (old != peer.mapped.end()) {
+      Unmap(peer, old);
+    } else if (peer.mapped.size() == kMapped) {
+      Unmap(peer, peer.mapped.begin());
     }
     void* base = nullptr;
     CheckCuda(cudaIpcOpenMemHandle(&base, place.handle, cudaIpcMemLazyEnablePeerAccess), "reaching a peer's memory");
-    peer.mapped.emplace_back(place.allocation, base);
-    return static_cast<std::byte*>(base) + place.offset;
+    peer.mapped.push_back({place.allocation, place.base, static_cast<std::byte*>(base)});
+    return peer.mapped.back().here + place.offset;
+  }
+
+  static void Unmap(Peer& peer, std::vector<Mapping>::iterator mapping) {
+    CheckCuda(cudaStreamSynchronize(peer.queue), "leaving a peer's memory");
+    CheckCuda(cudaIpcCloseMemHandle(mapping->here), "leaving a peer's memory");
+    peer.mapped.erase(mapping);
   }
 
   std::byte* ReachWithin(const Place& place) {
