@@ -2,6 +2,7 @@
 
 #include "backend/communicator.h"
 #include "backend/plan.h"
+#include "backend/profiler.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
 
@@ -125,6 +126,7 @@ struct Executor::Impl {
                           .workspace = launch.workspace, .stream = device->stream(),
                           .communicator = launch.communicator};
     if (launch.communicator != nullptr) launch.communicator->ThrowIfAborted();
+    const ProfilerRange range(*launch.node);
     try {
       if (tracing) device->Mark(2 * traced.size());
       launch.kernel->launch(context);
