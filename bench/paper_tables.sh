@@ -90,14 +90,14 @@ case $section in
   long_context)
     if [ "$device" = cuda ]; then
       if [ "$ranks" -ge 8 ]; then m=$(model qwen3-30b-a3b_opset18_batched_mm.onnx); else m=$(model olmoe-1b-7b_opset18_batched_mm.onnx); fi
-      flags="--precision bfloat16 --strip 8192 --recompute layer --recompute-keep attention --bucket 33554432 --host-budget 1TiB --chunk-tokens 8192 --expert-parallel $ranks --context-parallel $ranks"
+      flags="--precision bfloat16 --strip 8192 --recompute layer --recompute-keep attention --shard-optimizer --host-budget 1TiB --chunk-tokens 16384 --expert-parallel $ranks --context-parallel $ranks"
       lengths="131072 262144 524288 1048576"
     else
       m=models/mixtral/dynamo18_batched_mm_sdpa.onnx flags="--recompute layer" lengths="64 128"
     fi
     for length in $lengths; do
       # shellcheck disable=SC2086
-      step "$length" "$m" $flags --sequence "$length" --steps 2
+      step "$length" "$m" $flags --sequence "$length" --steps $((length * 8 / $ranks > 1048576 ? 1 : 2))
     done ;;
 esac
 rm -f "$lines.err"
