@@ -28,14 +28,19 @@ bool IsWorkingWeight(const Value& value) {
   return node.phase == Phase::kBegin && node.op() == "Cast" && node.in(0)->role == Role::kParameter;
 }
 
+// Copies to and from the host count as what they are copies of.
 std::string ActivationTerm(const Value& value) {
   const std::string& op = value.producer->op();
+  if (op.starts_with("Stash") || op.starts_with("Fetch")) {
+    const std::string term = ActivationTerm(*value.producer->in(0));
+    return term == "attention" ? term : "boundaries";
+  }
   if (IsWorkingWeight(value)) return "weights";
   if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
   if (op.starts_with("Attention") || op.starts_with("Rotary") || op.ends_with("ToHeads") || op.ends_with("ToSequence")) return "attention";
   if (op == "AllGatherRows") return "weights";
   if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) return "dispatch";
-  if (op.starts_with("Stash") || op.starts_with("Fetch") || IsStashed(value)) return "boundaries";
+  if (IsStashed(value)) return "boundaries";
   // The residual stream kept for backward: sums that outlive the forward.
   if (op == "Add" && value.producer->phase == Phase::kForward && CrossesIntoBackward(value)) {
     return "boundaries";

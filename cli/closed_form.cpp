@@ -41,6 +41,24 @@ int64_t CountOf(const Graph& graph, std::string_view op) {
   return std::ranges::count_if(graph.nodes(), [&](const auto& node) { return node->op() == op; });
 }
 
+bool IsStashedAttention(const Node& node) { return node.op() == "StashStart" && node.in(0)->producer->op() == "Attention"; }
+
+// Outputs and log-sum-exps of attention in host memory: |A| layers of A channels in h heads.
+ClosedTerm StashedAttention(const Graph& step, int64_t tokens, int64_t b) {
+  ClosedTerm term{.term = "attention", .formula = {}, .bytes = 0};
+  int64_t layers = 0, elements = 0, sums = 0;
+  for (const auto& node : step.nodes()) {
+    if (!IsStashedAttention(*node)) continue;
+    const int64_t count = NumElements(ToDims(node->in(0)->shape));
+    const bool output = node->in(0)->producer_index == 0;
+    (output ? elements : sums) = count;
+    layers += output ? 1 : 0;
+  }
+  term.formula = StrCat("|A| N (A b + 4 h), |A| = ", layers, ", A = ", elements / tokens, ", h = ", sums / tokens);
+  term.bytes = layers * (elements * b + 4 * sums);
+  return term;
+}
+
 bool ComputesInBFloat16(const Graph& graph) {
   return std::ranges::any_of(graph.values(), [](const auto& value) { return value->dtype == DType::kBFloat16 && value->role == Role::kActivation; });
 }
@@ -52,7 +70,8 @@ ClosedForm PaperBudget(const Graph& canonical, const Graph& step, int64_t ranks,
   const Dispatch dispatch = DispatchOf(step, tokens);
   const int64_t b = ComputesInBFloat16(step) ? 2 : 4, h = model.hidden, v = model.vocabulary, theta = model.parameters, n = tokens;
   const int64_t p = VocabularyRanks(step);
-  const int64_t stashed = CountOf(step, "StashStart"), beta = bucket, s = bucket > 0 ? slots : 0;
+  const int64_t attention = std::ranges::count_if(step.nodes(), [](const auto& node) { return IsStashedAttention(*node); });
+  const int64_t stashed = CountOf(step, "StashStart") - attention, beta = bucket, s = bucket > 0 ? slots : 0;
   ClosedForm form;
   form.symbols = StrCat("Theta = ", Rounded(theta), ", W = ", ranks, ", N = ", n, ", H = ", h, ", V = ", v, ", k = ", model.top_k, ", E_p = ", dispatch.ranks,
                         ", c_eff = ", dispatch.chunk_tokens, ", P = ", p, ", b = ", b);
@@ -65,6 +84,7 @@ ClosedForm PaperBudget(const Graph& canonical, const Graph& step, int64_t ranks,
                  {"strips", "4 N V b / P", 4 * n * v * b / p},
                  {"boundaries", "2 N H b", 2 * n * h * b}};
   form.host = {{"boundaries", StrCat("|S| N H b, |S| = ", stashed), stashed * n * h * b}};
+  if (attention > 0) form.host.push_back(StashedAttention(step, n, b));
   return form;
 }
 

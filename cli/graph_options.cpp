@@ -38,7 +38,9 @@ po::options_description GraphOptions(TrainingOptions& training) {
       ("recompute-keep", po::value<std::string>(&training.keep)->default_value(training.keep),
        "with --recompute layer: attention keeps what attention made, the dearest to compute again; none")
       ("host-budget", Bytes(training.host_budget, "--host-budget"),
-       "host memory for the layers' inputs between forward and backward, such as 64GiB, same bits; 0 = off")
+       "host memory for the layers' inputs, then for attention outputs that are kept, between forward and backward, such as 64GiB, same bits; 0 = off")
+      ("stash", po::value<std::string>(&training.stash)->default_value(training.stash),
+       "what --host-budget holds: boundaries (the layers' inputs), or attention: those first, then what --recompute-keep attention keeps")
       ("bucket", po::value<int64_t>(&training.offload.bucket)->default_value(training.offload.bucket),
        "optimizer moments live in host memory and pass through the device in buckets of so many elements, same bits; 0 = off")
       ("slots", po::value<int64_t>(&training.offload.slots)->default_value(training.offload.slots),

@@ -60,7 +60,7 @@ std::vector<std::pair<std::string, PlanKnobs>> Variants(const PlanKnobs& base) {
   without("--strip", base.training.strip > 0, [](PlanKnobs& k) { k.training.strip = 0; });
   without("--recompute", base.training.recompute != "none", [](PlanKnobs& k) { k.training.recompute = k.training.keep = "none"; });
   without("--bucket", base.training.offload.bucket > 0, [](PlanKnobs& k) { k.training.offload = {}; });
-  without("--host-budget", base.training.host_budget > 0, [](PlanKnobs& k) { k.training.host_budget = 0; });
+  without("--host-budget", base.training.host_budget > 0, [](PlanKnobs& k) { k.training.host_budget = 0, k.training.stash = TrainingOptions{}.stash; });
   without("--chunk-tokens", base.dispatch.stream.chunk_tokens > 0, [](PlanKnobs& k) {
     k.dispatch.stream.chunk_tokens = k.dispatch.stream.max_chunks = 0;
   });

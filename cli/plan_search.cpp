@@ -26,6 +26,7 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("slots", a.offload.slots, b.offload.slots);
   add("resident", a.offload.resident, b.offload.resident);
   add("host-budget", a.host_budget, b.host_budget);
+  add("stash", a.stash, b.stash);
   add("expert-parallel", base.dispatch.expert_parallel, knobs.dispatch.expert_parallel);
   add("context-parallel", base.dispatch.context_parallel, knobs.dispatch.context_parallel);
   add("vocab-parallel", base.dispatch.vocabulary_parallel, knobs.dispatch.vocabulary_parallel);

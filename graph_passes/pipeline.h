@@ -51,6 +51,7 @@ struct TrainingOptions {
   int64_t vocab_leaf = 2048;  // columns of one (max, sum) pair of the log-sum-exp: changes rounding
   std::string recompute = "none";  // "layer": activations are computed again in backward (insert_recompute)
   int64_t host_budget = 0;         // bytes of layer boundaries held in host memory (stream_checkpoints); 0 = off
+  std::string stash = "attention";  // what of it: "boundaries", or "attention": then kept attention outputs as well
   StreamOptimizerOptions offload = {};  // of the optimizer's moments; bucket 0 = off
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
   bool shard_optimizer = false;    // moments and masters of what all ranks hold are spread over them (shard_optimizer)

@@ -6,6 +6,7 @@
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "graph_passes/layer_regions.h"
+#include "graph_passes/match.h"
 
 namespace weir {
 namespace {
@@ -50,43 +51,77 @@ class Order {
   Node* first_backward_ = nullptr;
 };
 
-// Where the four nodes of one boundary go: each before a node.
+// Where the nodes of one value go: each before a node. It leaves as soon as it is made.
 struct Places {
-  Node *stash, *stash_wait, *fetch, *fetch_wait;
+  Node *stash_wait, *fetch, *fetch_wait;
 };
 
-Node* After(Graph& graph, Node& node) {
+Node* After(Graph& graph, const Node& node) {
   const auto next = std::next(node.self);
   return next == graph.nodes().end() ? nullptr : next->get();
 }
 
-Places PlacesOf(Graph& graph, const Order& order, const LayerRegion& layer) {
-  Node* last_read = order.LastUse(*layer.input, Phase::kForward);
+// A value of `layer`, its input included: away by the layer's end, on its way back while the next layer is at work.
+Places PlacesOf(Graph& graph, const Order& order, const LayerRegion& layer, const Value& value) {
+  Node* last_read = order.LastUse(value, Phase::kForward);
   Node* end = layer.output->producer;
   const bool read_later = last_read != nullptr && !order.Before(last_read, end);
   Node* next_layer = order.FirstUse(*layer.output, Phase::kBackward);
-  return {.stash = After(graph, *layer.input->producer),
-          .stash_wait = read_later ? After(graph, *last_read) : end,
-          .fetch = next_layer != nullptr ? next_layer : order.first_backward(),
-          .fetch_wait = order.FirstUse(*layer.input, Phase::kBackward)};
+  Node* first_read = order.FirstUse(value, Phase::kBackward);
+  Node* fetch = next_layer != nullptr ? next_layer : order.first_backward();
+  return {.stash_wait = read_later ? After(graph, *last_read) : end,
+          .fetch = order.Before(first_read, fetch) ? first_read : fetch,
+          .fetch_wait = first_read};
 }
 
-void Stream(Graph& graph, const Places& places, Value* boundary, int64_t index) {
+// What backward reads of a layer and host memory may hold: its input, or what an Attention made.
+struct Held {
+  const Node* maker = nullptr;
+  std::vector<Value*> values;
+  std::vector<Places> places;
+  std::string stays;  // why on the device, or ""
+  int64_t bytes = 0;
+};
+
+// A view shares the bytes: while backward reads one they cannot leave.
+bool BackwardReadsAView(const Value& value) {
+  return std::ranges::any_of(value.uses, [&](const Use& use) {
+    const Node& node = *use.node;
+    if (node.phase != Phase::kForward || !node.schema->view || use.index != 0) return false;
+    const Value& view = *node.out();
+    return BackwardReadsAView(view) || std::ranges::any_of(view.uses, [](const Use& u) { return u.node->phase == Phase::kBackward; });
+  });
+}
+
+Held HeldOf(Graph& graph, const Order& order, const LayerRegion& layer, const Node& maker, const std::vector<Value*>& values) {
+  Held held{.maker = &maker, .values = {}, .places = {}, .stays = {}};
+  for (Value* value : values) {
+    if (value == nullptr || order.FirstUse(*value, Phase::kBackward) == nullptr) continue;
+    if (graph.IsOutput(value)) held.stays = "it is an output";
+    if (BackwardReadsAView(*value)) held.stays = "backward reads a view of it";
+    held.values.push_back(value);
+    held.places.push_back(PlacesOf(graph, order, layer, *value));
+    held.bytes += HostBytes(*value);
+  }
+  return held;
+}
+
+void Stream(Graph& graph, const Places& places, Value* value, int64_t index) {
   std::vector<Use> reads;
-  for (const Use& use : boundary->uses) {
+  for (const Use& use : value->uses) {
     if (use.node->phase == Phase::kBackward) reads.push_back(use);
   }
   const auto add = [&](const char* op, Phase phase, int64_t event, std::vector<Value*> inputs, const char* suffix, Node* before) {
-    Node* node = graph.AddNode(GetOp(op, "ai.weir"), std::move(inputs), {graph.AddValue(boundary->name + suffix)},
+    Node* node = graph.AddNode(GetOp(op, "ai.weir"), std::move(inputs), {graph.AddValue(value->name + suffix)},
                                {{"event", event}}, before);
     node->phase = phase;
-    node->source = boundary->producer->source;
+    node->source = value->producer->source;
     InferNode(*node);
     return node->out();
   };
   const int64_t stash = 2 * index, fetch = stash + 1;
-  Value* host = add("StashStart", Phase::kForward, stash, {boundary}, ".host", places.stash);
-  Value* whole = add("StashWait", Phase::kForward, stash, {boundary, host}, ".stashed", places.stash_wait);
+  Value* host = add("StashStart", Phase::kForward, stash, {value}, ".host", After(graph, *value->producer));
+  Value* whole = add("StashWait", Phase::kForward, stash, {value, host}, ".stashed", places.stash_wait);
   Value* begun = add("FetchStart", Phase::kBackward, fetch, {whole}, ".fetching", places.fetch);
   Value* back = add("FetchWait", Phase::kBackward, fetch, {begun, whole}, ".fetched", places.fetch_wait);
   for (const Use& use : reads) graph.SetInput(use.node, static_cast<size_t>(use.index), back);
@@ -95,25 +130,36 @@ void Stream(Graph& graph, const Places& places, Value* boundary, int64_t index) 
 }  // namespace
 
 bool StreamCheckpoints::Run(Graph& graph, PassContext& context) {
+  WEIR_CHECK(stash_ == "boundaries" || stash_ == "attention", ErrorCode::kInvalidArgument, "--stash=", stash_, " is unknown; use boundaries or attention");
   context.listed = true;
   const LayerSearch search = FindLayers(graph);
   WEIR_CHECK(!search.layers.empty(), ErrorCode::kInvalidArgument, "--host-budget: no layer boundaries to offload: ", search.why,
              "; leave the flag out or change the model");
-  int64_t used = 0, index = 0;
+  const Order order(graph);
+  std::vector<Held> all;  // what is held longest first
   for (const LayerRegion& layer : search.layers) {
-    const Order order(graph);
-    Value& boundary = *layer.input;
-    const Node& maker = *boundary.producer;
-    const int64_t bytes = HostBytes(boundary);
-    if (order.FirstUse(boundary, Phase::kBackward) == nullptr || graph.IsOutput(&boundary)) {
-      context.Missed(maker, "backward does not read this boundary");
-    } else if (used + bytes > host_budget_) {
-      context.Missed(maker, StrCat("stays on the device: ", bytes, " bytes beside ", used, " exceed the host budget of ", host_budget_));
+    all.push_back(HeldOf(graph, order, layer, *layer.input->producer, {layer.input}));
+    if (all.back().values.empty()) all.back().stays = "backward does not read this boundary";
+  }
+  for (const LayerRegion& layer : search.layers) {
+    for (const Node* node : layer.nodes) {
+      if (stash_ != "attention" || !Is(*node, "Attention", "ai.weir")) continue;
+      if (Held held = HeldOf(graph, order, layer, *node, node->outputs); !held.values.empty()) all.push_back(std::move(held));
+    }
+  }
+  int64_t used = 0, index = 0;
+  for (const Held& held : all) {
+    if (held.stays.empty() && used + held.bytes <= host_budget_) {
+      context.Matched(*held.maker);
+      context.where.back() += ":";
+      for (size_t i = 0; i < held.values.size(); ++i) {
+        context.where.back() += StrCat(" '", held.values[i]->name, "',");
+        Stream(graph, held.places[i], held.values[i], index++);
+      }
+      context.where.back() += StrCat(" ", held.bytes, " bytes");
+      used += held.bytes;
     } else {
-      Stream(graph, PlacesOf(graph, order, layer), &boundary, index++);
-      used += bytes;
-      context.Matched(maker);
-      context.where.back() += StrCat(": '", boundary.name, "', ", bytes, " bytes");
+      context.Missed(*held.maker, !held.stays.empty() ? held.stays : StrCat("stays on the device: ", held.bytes, " bytes beside ", used, " exceed the host budget of ", host_budget_));
     }
   }
   std::string reasons;

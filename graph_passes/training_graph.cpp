@@ -146,8 +146,10 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
 
 void PlaceOnHost(Graph& graph, const TrainingOptions& options, PassManager& passes) {
   WEIR_CHECK(options.host_budget >= 0, ErrorCode::kInvalidArgument, "--host-budget=", options.host_budget, " must not be negative");
+  WEIR_CHECK(options.host_budget > 0 || options.stash == TrainingOptions{}.stash, ErrorCode::kInvalidArgument, "--stash=", options.stash,
+             " says what --host-budget holds; add --host-budget");
   if (options.host_budget == 0) return;
-  StreamCheckpoints pass(options.host_budget);
+  StreamCheckpoints pass(options.host_budget, options.stash);
   passes.Run(pass, graph);
 }
 

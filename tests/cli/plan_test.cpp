@@ -139,6 +139,11 @@ TEST_F(Plans, TheClosedFormIsThePapers) {
                                                    {"boundaries", 2 * 80 * 64 * 4}};
   EXPECT_EQ(terms, expected);
   EXPECT_EQ(plan["paper"]["host"][0]["bytes"], 2 * 80 * 64 * 4);  // both layers' inputs
+  EXPECT_EQ(plan["paper"]["host"].size(), 1);
+  const Json kept = PlanOf("--sequence 40 --micro-batch 2 --host-budget 1GiB --recompute layer --recompute-keep attention");
+  EXPECT_EQ(kept["paper"]["host"][0]["bytes"], 2 * 80 * 64 * 4);
+  EXPECT_EQ(kept["paper"]["host"][1]["bytes"], 2 * 80 * (64 * 4 + 4 * 4)) << "both layers' outputs and log-sum-exps of 4 heads";
+  EXPECT_EQ(kept["host_ledger"]["attention"], kept["paper"]["host"][1]["bytes"]);
 }
 
 // Products take what their flop take or their bytes, whichever is more; rows their bytes.
@@ -170,6 +175,11 @@ TEST_F(Plans, KnobsCostWhatTheyMove) {
   PlanKnobs boundaries = knobs;
   boundaries.training.host_budget = int64_t{1} << 40;
   EXPECT_EQ(search.Try(boundaries).cost.host_bytes - base.cost.host_bytes, 2.0 * 64 * 64 * 4);
+  PlanKnobs attention = boundaries;
+  attention.training.recompute = "layer", attention.training.keep = "attention";
+  EXPECT_EQ(search.Try(attention).cost.host_bytes - base.cost.host_bytes, 2.0 * 64 * (64 * 4 + 64 * 4 + 4 * 4));
+  attention.training.stash = "boundaries";
+  EXPECT_EQ(search.Try(attention).cost.host_bytes - base.cost.host_bytes, 2.0 * 64 * 64 * 4);
   PlanKnobs ranks = knobs;
   ranks.training.layout.world = ranks.dispatch.expert_parallel = 2;
   const double one_way = 64.0 * 2 * 64 * 4 / 2;  // N k H b (E_p-1)/E_p

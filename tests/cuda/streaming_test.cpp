@@ -26,6 +26,8 @@ TEST_P(EveryExport, OffloadOnTheGpuChangesNoBit) {
     }
     options.host_budget = int64_t{1} << 30;
     ExpectSameBits(BitsOnGpu(*graph, options), twin, StrCat(precision, ", boundaries on the host"));
+    options.keep = "attention";
+    ExpectSameBits(BitsOnGpu(*graph, options), twin, StrCat(precision, ", boundaries and attention on the host"));
     for (const int64_t slots : {1, 2, 3}) {
       options.offload = {.bucket = 1000, .slots = slots, .resident = 0};
       ExpectSameBits(BitsOnGpu(*graph, options), twin, StrCat(precision, ", moments on the host, slots ", slots));

@@ -53,6 +53,7 @@ TEST_P(ContextBits, NoKnobChangesABitAfterThreeSteps) {
     compare("recompute", [](TrainingOptions& o) { o.recompute = "layer"; });
     compare("recompute, attention kept", [](TrainingOptions& o) { o.recompute = "layer", o.keep = "attention"; });
     compare("host budget", [](TrainingOptions& o) { o.recompute = "layer", o.host_budget = int64_t{1} << 30; });
+    compare("attention kept on the host", [](TrainingOptions& o) { o.recompute = "layer", o.keep = "attention", o.host_budget = int64_t{1} << 30; });
     compare("bucket", [](TrainingOptions& o) { o.offload = {.bucket = 1000, .slots = 2, .resident = 5000}; });
     compare("chunks", [](TrainingOptions& o) { o.stream_dispatch = StreamDispatchOptions{.chunk_tokens = 7}; });
   }

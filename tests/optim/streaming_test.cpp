@@ -55,6 +55,27 @@ TEST_P(EveryExport, OffloadedBoundariesChangeNoBit) {
   }
 }
 
+// Kept attention outputs beside the boundaries: half of what both need holds all boundaries and one layer's, or none.
+TEST_P(EveryExport, StashedAttentionChangesNoBit) {
+  const auto graph = LoadFamily(GetParam());
+  const RunBits twin = BitsOfRun(*graph, {});
+  TrainingOptions options;
+  options.recompute = "layer";
+  options.keep = "attention";
+  options.host_budget = int64_t{1} << 30;
+  const auto host = [&](const char* stash) {
+    options.stash = stash;
+    return MakePlan(*TrainingGraphOf(*graph, options, 2, 13), DeviceKind::kCpu).host_arena_bytes;
+  };
+  const int64_t boundaries = host("boundaries"), all = host("attention");
+  ASSERT_GT(all, boundaries);
+  for (const int64_t budget : {all, all - 1, boundaries + (all - boundaries) / 2}) {
+    options.host_budget = budget;
+    EXPECT_EQ(host("attention"), budget == all ? all : boundaries + (all - boundaries) / 2);
+    ExpectSameBits(BitsOfRun(*graph, options), twin, StrCat("host budget ", budget));
+  }
+}
+
 TEST_P(EveryExport, OffloadedMomentsChangeNoBit) {
   const auto graph = LoadFamily(GetParam());
   const RunBits twin = BitsOfRun(*graph, {});
