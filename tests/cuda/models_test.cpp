@@ -4,14 +4,17 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <set>
 
 #include <nlohmann/json.hpp>
 
 #include "backend/device.h"
+#include "graph/dtype.h"
 #include "graph/error.h"
 #include "importer/importer.h"
 #include "importer/safetensors.h"
+#include "optim/float64_step.h"
 #include "optim/training_session.h"
 #include "optim/verify.h"
 
@@ -85,37 +88,56 @@ TEST_P(CudaFamily, FollowsPyTorchFor30Steps) {
   ExpectAllOk(CompareTrajectory(*FirstVariant(GetParam()), trajectory.tensors, {}, DeviceKind::kCuda), 20);
 }
 
-// bfloat16 training with float32 masters beside PyTorch's own bfloat16 run (precision.json): the loss against the float64
-// loss of the rounded weights, the gradients against the float64 gradients. Theirs are measured on rounded weights; ours feel
-// that rounding too, about as much again as a run's, so three times their worst parameter bounds each of ours.
+double RelativeL2(const std::vector<float>& got, const std::vector<float>& want) {
+  double distance = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    distance += std::pow(static_cast<double>(got[i]) - want[i], 2);
+    norm += std::pow(static_cast<double>(want[i]), 2);
+  }
+  return std::sqrt(distance / norm);
+}
+
+// bfloat16 training beside PyTorch's own bfloat16 run on an H200 (precision.json): both from weights rounded to bfloat16, both
+// against float64 on those. No parameter's gradient is off by more than 1.5 times PyTorch's worst, and all together, as root mean
+// square over parameters, by no more than PyTorch's: a tenth is left to which routes flip.
 TEST_P(CudaFamily, BFloat16IsAsNearTheTruthAsPyTorchs) {
   const fs::path folder = kModels / GetParam();
   const Safetensors reference = ReadSafetensors(folder / "reference.safetensors");
-  const Safetensors truth = ReadSafetensors(folder / "float64.safetensors");
   const auto theirs = nlohmann::json::parse(std::ifstream(folder / "precision.json"))["bf16"];
   const auto& ids = *reference.tensors.at("input_ids");
   const auto graph = FirstVariant(GetParam());
   PassManager passes;
-  TrainingSession session(*graph, {.precision = "bfloat16"}, ids.dims()[0], ids.dims()[1], {}, passes, DeviceKind::kCuda);
+  const TrainingOptions options{.precision = "bfloat16"};
+  TrainingSession session(*graph, options, ids.dims()[0], ids.dims()[1], {}, passes, DeviceKind::kCuda);
+  std::map<std::string, std::vector<float>> weights;
+  for (const Value* parameter : session.parameters()) {
+    std::vector<float>& rounded = weights[parameter->name] = session.Data(*parameter);
+    for (float& weight : rounded) weight = BFloat16ToFloat(FloatToBFloat16(weight));
+    session.SetData(*parameter, rounded);
+  }
   const TrainingSession::MicroBatch batch{ids.AsInts(), reference.tensors.at("labels")->AsInts()};
+  const Float64Step truth = RunFloat64(*graph, {}, ids.dims()[0], ids.dims()[1], {&batch, 1}, weights);
+  EXPECT_NEAR(truth.loss, theirs["loss_float64_of_rounded_weights"].get<double>(), 1e-6 * truth.loss) << "not PyTorch's problem";
   const double loss = session.ComputeGradients({&batch, 1}).loss;
-  EXPECT_NEAR(loss, theirs["loss_float64_of_rounded_weights"].get<double>(), 0.002 * loss);
-  double bound = 0;
-  for (const auto& [name, error] : theirs["grad_relL2"].items()) bound = std::max(bound, 3 * error.get<double>());
+  EXPECT_LE(std::abs(loss - truth.loss), std::max(0.0005 * loss, 1.1 * std::abs(theirs["loss_bf16"].get<double>() - truth.loss)));
+  double worst = 0, their_squares = 0, our_squares = 0;
+  for (const auto& [name, error] : theirs["grad_relL2"].items()) worst = std::max(worst, error.get<double>());
   int compared = 0;
   for (const Value* parameter : session.parameters()) {
+    const auto& exact = truth.gradients.at(parameter->name);
+    const auto want = ToSourceLayout(*parameter, std::vector<float>(exact.begin(), exact.end()), true);
     for (const auto& [name, got] : ToSourceLayout(*parameter, session.Gradient(*parameter), true)) {
-      const auto want = truth.tensors.at("grad." + name)->AsDoubles();
-      double distance = 0, norm = 0;
-      for (size_t i = 0; i < want.size(); ++i) {
-        distance += std::pow(got[i] - want[i], 2);
-        norm += want[i] * want[i];
-      }
-      EXPECT_LE(std::sqrt(distance / norm), bound) << name;
+      const double ours = RelativeL2(got, want.at(name)), pytorchs = theirs["grad_relL2"].at(name).get<double>();
+      EXPECT_LE(ours, 1.5 * worst) << name << ", PyTorch's " << pytorchs;
+      our_squares += ours * ours;
+      their_squares += pytorchs * pytorchs;
       ++compared;
     }
   }
   EXPECT_GE(compared, 20);
+  EXPECT_LE(std::sqrt(our_squares / compared), 1.1 * std::sqrt(their_squares / compared));
+  std::cout << GetParam() << ": gradients in bfloat16 are off by " << std::sqrt(our_squares / compared) << ", PyTorch's by "
+            << std::sqrt(their_squares / compared) << "\n";
 }
 
 // No sum depends on timing: two runs give the same bits.
