@@ -32,8 +32,8 @@ bool IsWorkingWeight(const Value& value) {
 std::string ActivationTerm(const Value& value) {
   const std::string& op = value.producer->op();
   if (op.starts_with("Stash") || op.starts_with("Fetch")) {
-    const std::string term = ActivationTerm(*value.producer->in(0));
-    return term == "attention" ? term : "boundaries";
+    const Value& source = *value.producer->in(0);
+    return source.producer != nullptr && ActivationTerm(source) == "attention" ? "attention" : "boundaries";
   }
   if (IsWorkingWeight(value)) return "weights";
   if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
