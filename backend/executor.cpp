@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "backend/communicator.h"
+#include "backend/lane_trace.h"
 #include "backend/plan.h"
 #include "backend/profiler.h"
 #include "graph/error.h"
@@ -128,7 +129,10 @@ struct Executor::Impl {
     if (launch.communicator != nullptr) launch.communicator->ThrowIfAborted();
     const ProfilerRange range(*launch.node);
     try {
-      if (tracing) device->Mark(2 * traced.size());
+      if (tracing) {
+        SetLaneNode(*launch.node);
+        device->Mark(2 * traced.size());
+      }
       launch.kernel->launch(context);
       device->CheckLaunch();
       if (tracing) {
@@ -190,11 +194,13 @@ void Executor::Synchronize() const { impl_->device->Synchronize(); }
 void Executor::StartTrace() {
   impl_->traced.clear();
   impl_->tracing = true;
+  StartLanes();
 }
 
 std::vector<TraceSpan> Executor::StopTrace() {
   impl_->tracing = false;
   impl_->device->Synchronize();
+  StopLanes();
   std::vector<TraceSpan> spans;
   for (size_t i = 0; i < impl_->traced.size(); ++i) {
     spans.push_back({impl_->traced[i], impl_->device->MarkSeconds(2 * i), impl_->device->MarkSeconds(2 * i + 1)});

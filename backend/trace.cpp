@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "backend/lane_trace.h"
 #include "graph/op_schema.h"
 
 namespace weir {
@@ -32,11 +33,26 @@ std::string Row(const std::string& name, int64_t count, double seconds, double t
 
 }  // namespace
 
-std::string TraceJson(const std::vector<TraceSpan>& spans) {
+std::string TraceJson(const std::vector<TraceSpan>& spans) { return TraceJson(spans, {}); }
+
+std::string TraceJson(const std::vector<TraceSpan>& spans, const std::vector<LaneSpan>& lanes) {
   auto events = nlohmann::json::array();
   const double start = spans.empty() ? 0 : spans.front().start;
-  for (size_t lane = 0; lane < kPhases.size(); ++lane) {
-    events.push_back({{"ph", "M"}, {"pid", 0}, {"tid", lane}, {"name", "thread_name"}, {"args", {{"name", kPhases[lane]}}}});
+  const auto name = [&](size_t row, const std::string& of) {
+    events.push_back({{"ph", "M"}, {"pid", 0}, {"tid", row}, {"name", "thread_name"}, {"args", {{"name", of}}}});
+  };
+  for (size_t phase = 0; phase < kPhases.size(); ++phase) name(phase, kPhases[phase]);
+  std::map<std::string, size_t> rows;
+  for (const LaneSpan& span : lanes) {
+    const auto [row, added] = rows.try_emplace(span.lane, kPhases.size() + rows.size());
+    if (added) name(row->second, span.lane);
+    events.push_back({{"ph", "X"},
+                      {"pid", 0},
+                      {"tid", row->second},
+                      {"name", span.node == nullptr ? span.lane : span.node->op()},
+                      {"ts", span.start * 1e6},
+                      {"dur", (span.end - span.start) * 1e6},
+                      {"args", {{"source", span.node == nullptr ? "" : span.node->source}}}});
   }
   for (const TraceSpan& span : spans) {
     events.push_back({{"ph", "X"},
@@ -50,11 +66,30 @@ std::string TraceJson(const std::vector<TraceSpan>& spans) {
   return nlohmann::json{{"traceEvents", events}, {"displayTimeUnit", "ms"}}.dump() + "\n";
 }
 
+namespace {
+
+struct Sum {
+  int64_t count = 0;
+  double seconds = 0;
+};
+
+}  // namespace
+
+std::string LaneTable(const std::vector<TraceSpan>& spans, const std::vector<LaneSpan>& lanes) {
+  std::map<std::string, Sum> sums;
+  for (const LaneSpan& span : lanes) {
+    Sum& sum = sums[span.lane + (span.node == nullptr ? "" : " " + span.node->op())];
+    ++sum.count;
+    sum.seconds += span.end - span.start;
+  }
+  double end = spans.empty() ? 0 : spans.front().start;
+  for (const TraceSpan& span : spans) end = std::max(end, span.end);
+  std::string text;
+  for (const auto& [name, sum] : sums) text += Row(name, sum.count, sum.seconds, spans.empty() ? 0 : end - spans.front().start);
+  return text.empty() ? "" : "beside them, some at the same time:\n" + text;
+}
+
 std::string TraceTable(const std::vector<TraceSpan>& spans) {
-  struct Sum {
-    int64_t count = 0;
-    double seconds = 0;
-  };
   std::map<std::string, Sum> ops;
   double busy = 0, end = spans.empty() ? 0 : spans.front().end;
   for (const TraceSpan& span : spans) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "backend/lane_trace.h"
 #include "cli/bench_step.h"
 #include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
@@ -83,8 +84,9 @@ Ending BenchRank(const StepBench& bench, const Placement& place, Communicator* w
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
     if (!traced) continue;
     const auto spans = session.StopTrace();
-    WriteText(bench.trace, TraceJson(spans));
-    std::cerr << TraceTable(spans);
+    const auto lanes = TakeLanes();
+    WriteText(bench.trace, TraceJson(spans, lanes));
+    std::cerr << TraceTable(spans) << LaneTable(spans, lanes);
   }
   if (leads) Print(bench, session, seconds, loss, ModelFlopPerToken(*graph, bench.sequence));
   return {};

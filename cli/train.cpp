@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "backend/cpu/parallel.h"
+#include "backend/lane_trace.h"
 #include "cli/commands.h"
 #include "cli/data_flags.h"
 #include "cli/dispatch_flags.h"
@@ -142,8 +143,9 @@ StepRecord StepOrTrace(Trainer& trainer, int64_t trace_step, const fs::path& fol
   const StepRecord record = trainer.Step();
   if (traced) {
     const auto spans = trainer.session().StopTrace();
-    WriteText(folder / "trace.json", TraceJson(spans));
-    WriteText(folder / "trace.txt", TraceTable(spans));
+    const auto lanes = TakeLanes();
+    WriteText(folder / "trace.json", TraceJson(spans, lanes));
+    WriteText(folder / "trace.txt", TraceTable(spans) + LaneTable(spans, lanes));
   }
   return record;
 }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
@@ -15,7 +16,8 @@ namespace weir {
 // before a Start has ended by then.
 class CpuCopyEngine final : public CopyEngine {
  public:
-  explicit CpuCopyEngine(std::chrono::microseconds delay);
+  // A trace counts from `origin`, which is read at its end.
+  explicit CpuCopyEngine(std::chrono::microseconds delay, const std::chrono::steady_clock::time_point* origin = nullptr);
   ~CpuCopyEngine() override;
 
   void Start(int64_t event, Direction direction, std::byte* to, const std::byte* from, int64_t bytes) override;
@@ -25,6 +27,10 @@ class CpuCopyEngine final : public CopyEngine {
 
  private:
   static constexpr size_t kDirections = 2;
+  using Clock = std::chrono::steady_clock;
+  struct Times {
+    Clock::time_point start, end;
+  };
   // A direction's copies end in order: the end of one is a count.
   struct Ticket {
     size_t direction = 0;
@@ -35,12 +41,14 @@ class CpuCopyEngine final : public CopyEngine {
     const std::byte* from = nullptr;
     int64_t bytes = 0;
     Ticket after;  // 0: of nothing
+    std::shared_ptr<Times> times = {};  // when traced
   };
   bool IsDone(const Ticket& ticket) const { return done_[ticket.direction] >= ticket.count; }
   Ticket TicketOf(int64_t event) const;
   void Work(size_t direction);
 
   const std::chrono::microseconds delay_;
+  const Clock::time_point* const origin_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::array<std::deque<Task>, kDirections> tasks_;

@@ -14,9 +14,9 @@ namespace {
 // Kernels run inline; only copies have threads, from the first copy on.
 class CpuStream final : public Stream {
  public:
-  explicit CpuStream(std::chrono::microseconds copy_delay) : copy_delay_(copy_delay) {}
+  CpuStream(std::chrono::microseconds copy_delay, const std::chrono::steady_clock::time_point& origin) : copy_delay_(copy_delay), origin_(origin) {}
   CopyEngine& copies() override {
-    if (engine_ == nullptr) engine_ = std::make_unique<CpuCopyEngine>(copy_delay_);
+    if (engine_ == nullptr) engine_ = std::make_unique<CpuCopyEngine>(copy_delay_, &origin_);
     return *engine_;
   }
   void Drain() {
@@ -25,13 +25,14 @@ class CpuStream final : public Stream {
 
  private:
   const std::chrono::microseconds copy_delay_;
+  const std::chrono::steady_clock::time_point& origin_;
   std::unique_ptr<CpuCopyEngine> engine_;
 };
 
 // Ordinary memory for both arenas.
 class CpuDevice final : public Device {
  public:
-  explicit CpuDevice(std::chrono::microseconds copy_delay) : stream_(copy_delay) {}
+  explicit CpuDevice(std::chrono::microseconds copy_delay) : stream_(copy_delay, origin_) {}
   DeviceKind kind() const override { return DeviceKind::kCpu; }
 
   // Zeroed pages, committed when first touched.
@@ -48,6 +49,7 @@ class CpuDevice final : public Device {
   void Mark(size_t index) override {
     if (marks_.size() <= index) marks_.resize(index + 1);
     marks_[index] = std::chrono::steady_clock::now();
+    if (index == 0) origin_ = marks_[0];
   }
   double MarkSeconds(size_t index) const override {
     return std::chrono::duration<double>(marks_[index] - marks_[0]).count();
@@ -61,6 +63,7 @@ class CpuDevice final : public Device {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
 
+  std::chrono::steady_clock::time_point origin_;  // of MarkSeconds
   CpuStream stream_;
   std::vector<std::chrono::steady_clock::time_point> marks_;
 };

@@ -1,6 +1,7 @@
 #include "backend/cuda/cuda_copies.h"
 
 #include "backend/cuda/cuda_error.h"
+#include "backend/cuda/traced_work.h"
 
 namespace weir {
 namespace {
@@ -29,7 +30,10 @@ void CudaCopies::Start(int64_t event, Direction direction, std::byte* to, const 
   CheckCuda(cudaEventRecord(enqueued_, compute_), "marking the compute stream");
   CheckCuda(cudaStreamWaitEvent(queue, enqueued_, 0), "ordering a copy after the compute stream");
   const auto kind = direction == Direction::kToHost ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice;
-  if (bytes > 0) CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, queue), "copying");
+  if (bytes > 0) {
+    const TracedWork traced(direction == Direction::kToHost ? "to host" : "to device", queue);
+    CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind, queue), "copying");
+  }
   auto [it, added] = events_.try_emplace(event);
   if (added) it->second = NewEvent();
   CheckCuda(cudaEventRecord(it->second, queue), "marking the end of a copy");

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
+#include "backend/cuda/traced_work.h"
 #include "backend/device.h"
 
 namespace weir {
@@ -103,6 +104,7 @@ class CudaDevice final : public Device {
       CheckCuda(cudaEventCreate(&marks_.back()), "creating an event");
     }
     CheckCuda(cudaEventRecord(marks_[index], queue_->stream), "recording an event");
+    if (index == 0) TracedWork::SetOrigin(marks_[0]);
   }
   double MarkSeconds(size_t index) const override {
     float milliseconds = 0;

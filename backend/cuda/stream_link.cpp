@@ -1,6 +1,7 @@
 #include "backend/cuda/stream_link.h"
 
 #include "backend/cuda/cuda_error.h"
+#include "backend/cuda/traced_work.h"
 
 namespace weir {
 namespace {
@@ -56,6 +57,7 @@ void StreamLink::Move(const Event& ready, const Event& begin, const Event& end, 
   CheckMemory(t.receive);
   CheckCuda(cudaStreamWaitEvent(queue_, Of(ready), 0), "ordering a transfer after the compute stream");
   CheckCuda(cudaEventRecord(Of(begin), queue_), "marking the begin of a transfer");
+  const TracedWork traced("between GPUs", queue_);
   if (!t.copies.empty()) CopyBeside(begin, t.copies);
   if (!t.send.empty() || !t.receive.empty()) Exchange(t, begin);
   if (!t.copies.empty()) CheckCuda(cudaStreamWaitEvent(queue_, Of(copied_), 0), "waiting for a copy");

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "backend/lane_trace.h"
 #include "backend/plan.h"
 #include "graph/text.h"
 
@@ -50,6 +51,53 @@ TEST(Trace, JsonAndTableHoldTimesOpsAndGaps) {
   EXPECT_LT(table.find("forward Mul"), table.find("forward Add"));
   EXPECT_NE(table.find("2.000 ms   33.3 %"), std::string::npos) << table;  // between launches
   EXPECT_NE(table.find("6.000 ms  100.0 %"), std::string::npos) << table;
+}
+
+// Copies of 20 ms beside a launch, and waited for by the next: they are where they ran, under the node that started them.
+TEST(Trace, CopiesHaveLanesOfTheirOwn) {
+  const auto graph = ParseText(R"(graph stash (float[1000] x) => (float[1000] z)
+{
+  h = StashStart<event = 1>(x)
+  y = Add(x, x)
+  g = StashWait<event = 1>(x, h)
+  f = FetchStart<event = 2>(g)
+  w = FetchWait<event = 2>(f, g)
+  z = Add(w, y)
+}
+)");
+  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  Executor executor(plan, {.device = MakeCpuDevice(std::chrono::milliseconds(20))});
+  executor.Run();  // not traced
+  EXPECT_TRUE(TakeLanes().empty());
+  executor.StartTrace();
+  executor.Run();
+  const auto spans = executor.StopTrace();
+  executor.Run();
+  const auto lanes = TakeLanes();
+  EXPECT_TRUE(TakeLanes().empty());
+  ASSERT_EQ(lanes.size(), 2u);
+  EXPECT_EQ(lanes[0].lane, "to host");
+  EXPECT_EQ(lanes[0].node->op(), "StashStart");
+  EXPECT_EQ(lanes[1].lane, "to device");
+  EXPECT_EQ(lanes[1].node->op(), "FetchStart");
+  for (const LaneSpan& span : lanes) EXPECT_GE(span.end - span.start, 0.02);
+  EXPECT_GE(lanes[0].start, spans[0].start);
+  EXPECT_LE(lanes[0].end, spans[2].end);   // StashWait
+  EXPECT_GE(lanes[1].start, spans[3].start);
+  EXPECT_LE(lanes[1].end, spans[4].end);   // FetchWait
+  const auto json = nlohmann::json::parse(TraceJson(spans, lanes));
+  std::map<int, std::string> names;
+  std::map<std::string, std::string> started;
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] == "M") names[event["tid"]] = event["args"]["name"];
+  }
+  for (const auto& event : json["traceEvents"]) {
+    if (event["ph"] == "X") started[names.at(event["tid"])] = event["name"];
+  }
+  EXPECT_EQ(started.at("to host"), "StashStart");
+  EXPECT_EQ(started.at("to device"), "FetchStart");
+  const std::string table = LaneTable(spans, lanes);
+  EXPECT_NE(table.find("to host StashStart"), std::string::npos) << table;
 }
 
 }  // namespace
