@@ -12,6 +12,16 @@ namespace {
 
 bool IsRank() { return ReadRankEnvironment(ProcessVariables()).launcher == "weir"; }
 
+// A failure of this rank is the others'.
+void TellOthers(Communicator& host, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    host.Abort(error.message());
+    throw;
+  }
+}
+
 void Append(std::string& bytes, const void* from, size_t count) { bytes.append(static_cast<const char*>(from), count); }
 
 template <class T>
@@ -66,12 +76,7 @@ void RunOwnRank(int64_t ranks, const std::function<void(Communicator&)>& rank) {
              "a test of ", ranks, " GPUs without WEIR_ON_GPUS(", ranks, ")");
   environment.file += StrCat(".", ++meetings);
   const auto host = MakeGlooCommunicator(environment, {.timeout = std::chrono::seconds(60), .start = std::chrono::seconds(60)});
-  try {
-    rank(*host);
-  } catch (const Error& error) {
-    host->Abort(error.message());
-    throw;
-  }
+  TellOthers(*host, [&] { rank(*host); });
 }
 
 void RunOnHosts(DeviceKind kind, int64_t ranks, const std::function<void(Communicator&)>& rank) {
@@ -82,7 +87,7 @@ void RunOnGpus(int64_t ranks, const GpuRank& rank, std::chrono::milliseconds tim
   RunOwnRank(ranks, [&](Communicator& host) {
     const auto device = MakeCudaDevice(static_cast<int>(host.rank()));
     const auto gpus = MakeNcclCommunicator(host, *device, timeout);
-    rank(*gpus, *device);
+    TellOthers(host, [&] { rank(*gpus, *device); });  // before the links end, which the others would see first
     device->Synchronize();
     host.Barrier({"Barrier", "end"});
   });
