@@ -1,6 +1,7 @@
 #include "backend/plan.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iostream>
 
 #include "backend/cpu/parallel.h"
@@ -42,9 +43,9 @@ po::options_description Options(PlanFlags& flags) {
       ("ranks", integer(flags.knobs.training.layout.world), "ranks that train together; the bytes are those of rank 0, which holds most")
       ("device-memory", text(flags.device_memory), "budget per rank, such as 141GB: says whether the step fits (exit code 3 when not), and what would")
       ("host-memory", text(flags.host_memory), "the same for host memory")
-      ("max-tokens", po::bool_switch(&flags.max_tokens), "find the longest --sequence that fits the budgets with these knobs")
+      ("max-tokens", po::bool_switch(&flags.max_tokens), "find the longest --sequence that fits the budgets with these knobs, with --auto whatever the knobs")
       ("token-step", integer(flags.token_step), "with --max-tokens: it is a multiple of this")
-      ("auto", po::bool_switch(&flags.choose), "choose the knobs: the fastest by estimate whose exact plan fits; prints the command line")
+      ("auto", po::bool_switch(&flags.choose), "choose the knobs: the fastest by estimate whose exact plan fits; prints the command line. With --max-tokens: for the longest sequence that any choice fits")
       ("machine", text(flags.machine), "JSON FILE of what the machine does per second, for estimates: gemm_flops, attention_flops, attention_backward_flops, "
                                        "experts_flops, experts_backward_flops, memory_bandwidth, h2d, d2h, link; absent ones are an H200's in bfloat16. Default: that with --device cuda, else this process's cores")
       ("threads", po::value<int>(&flags.threads)->default_value(0),
@@ -80,6 +81,30 @@ void CheckVerdict(const PlanFindings& found) {
   CheckFits("--host-memory", found.automatic ? found.chosen->host_bytes : found.plan->host_arena_bytes, 0, found.budgets.host);
 }
 
+// Tells every few seconds how a long search goes, and at its end what it was.
+class SearchNotes {
+ public:
+  explicit SearchNotes(PlanSearch& search) : search_(search) {
+    search.progress = [this](size_t plans) {
+      if (Clock::now() - told_ < kEvery) return;
+      told_ = Clock::now();
+      std::cerr << "searching: " << plans << " plans tried in " << Seconds() << " s\n";
+    };
+  }
+  ~SearchNotes() {
+    search_.progress = {};
+    if (search_.tried().size() > 1) std::cerr << "tried " << search_.tried().size() << " plans in " << Seconds() << " s\n";
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static constexpr auto kEvery = std::chrono::seconds(10);
+  double Seconds() const { return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_).count() / 100) / 10; }
+
+  PlanSearch& search_;
+  Clock::time_point begin_ = Clock::now(), told_ = begin_;
+};
+
 PlanFindings Find(const PlanFlags& flags, const StepPlan& step, PlanSearch& search, const MachineRates& rates) {
   const PlanKnobs& knobs = flags.knobs;
   const Budgets& budgets = search.budgets();
@@ -96,10 +121,11 @@ PlanFindings Find(const PlanFlags& flags, const StepPlan& step, PlanSearch& sear
                      .advice = {},
                      .automatic = flags.choose,
                      .command_line = {}};
-  if (found.searched_knobs() && !found.fits) found.advice = AdviseKnobs(search);
-  if (found.searched_knobs()) found.chosen = flags.choose ? ChooseKnobs(search) : FindFitting(search, knobs);
-  if (found.chosen != nullptr) found.command_line = TrainCommandLine(flags.model, knobs, found.chosen->knobs, search.device());
-  if (flags.max_tokens) found.longest = search.LongestSequence(knobs, flags.token_step);
+  const SearchNotes notes(search);
+  if (found.searched_knobs() && !found.fits && !flags.max_tokens) found.advice = AdviseKnobs(search);
+  if (flags.max_tokens) found.longest = flags.choose ? ChooseLongest(search, flags.token_step) : search.LongestSequence(knobs, flags.token_step);
+  if (found.searched_knobs() && !(flags.max_tokens && found.longest == nullptr)) found.chosen = flags.choose ? ChooseKnobs(search) : FindFitting(search, knobs);
+  if (found.chosen != nullptr) found.command_line = TrainCommandLine(flags.model, search.base(), found.chosen->knobs, search.device());
   return found;
 }
 

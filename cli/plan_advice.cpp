@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
+#include <numeric>
 #include <set>
 
 #include "graph/error.h"
@@ -10,8 +12,12 @@
 namespace weir {
 namespace {
 
-constexpr Lever kLevers[] = {Lever::kMicroBatch, Lever::kContext, Lever::kStrip, Lever::kRecompute, Lever::kMoments, Lever::kBoundaries, Lever::kChunks, Lever::kExperts};
+constexpr Lever kLevers[] = {Lever::kMicroBatch, Lever::kContext, Lever::kStrip, Lever::kRecompute, Lever::kMoments, Lever::kBoundaries, Lever::kChunks,
+                              Lever::kExperts, Lever::kVocabulary, Lever::kOptimizer};
 constexpr int64_t kStrip = 8192, kBucket = int64_t{1} << 25, kAllBoundaries = int64_t{1} << 50;
+constexpr int64_t kMostShares = 64;  // of a head
+constexpr int kMostRounds = 8;        // of choosing anew what is thriftiest at a longer length
+constexpr double kFaster = 0.999;     // by less is rounding
 constexpr int64_t kRounding = int64_t{1} << 20;  // of printed host budgets
 
 // A quarter of the tokens, one leaf of them, and what the run has; largest first.
@@ -66,10 +72,22 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t exp
         k.training.offload = knobs.training.offload;
         if (k.training.offload.bucket == 0) k.training.offload.bucket = kBucket;
       });
+      if (levels.back().training.offload.slots > 1) {
+        add([&](PlanKnobs& k) {
+          k.training.offload = levels[1].training.offload;
+          k.training.offload.slots = 1;
+        });
+      }
       break;
     case Lever::kBoundaries:
       off.training.host_budget = 0;
-      add([&](PlanKnobs& k) { k.training.host_budget = knobs.training.host_budget > 0 ? knobs.training.host_budget : kAllBoundaries; });
+      off.training.stash = TrainingOptions{}.stash;
+      for (const char* stash : {"boundaries", "attention"}) {
+        add([&](PlanKnobs& k) {
+          k.training.host_budget = knobs.training.host_budget > 0 ? knobs.training.host_budget : kAllBoundaries;
+          if (knobs.training.keep == "attention") k.training.stash = stash;  // else there is nothing but boundaries
+        });
+      }
       break;
     case Lever::kChunks:
       off.dispatch.stream.chunk_tokens = off.dispatch.stream.max_chunks = 0;
@@ -78,6 +96,19 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t exp
     case Lever::kExperts:
       off.dispatch.expert_parallel = 1;
       for (const int64_t ranks : DegreesOf(knobs.training.layout.world, experts)) add([&](PlanKnobs& k) { k.dispatch.expert_parallel = ranks; });
+      break;
+    case Lever::kVocabulary:
+      off.dispatch.vocabulary_parallel = 1;
+      off.training.head_gradient = TrainingOptions{}.head_gradient;
+      for (const char* gradient : {"whole", "shard"}) {
+        for (const int64_t ranks : DegreesOf(knobs.training.layout.world, kMostShares)) {
+          add([&](PlanKnobs& k) { k.dispatch.vocabulary_parallel = ranks, k.training.head_gradient = gradient; });
+        }
+      }
+      break;
+    case Lever::kOptimizer:
+      off.dispatch.shard_optimizer = false;
+      if (knobs.training.layout.world > 1) add([](PlanKnobs& k) { k.dispatch.shard_optimizer = true; });
       break;
   }
   if (levels.empty()) levels.push_back(off);
@@ -92,18 +123,26 @@ size_t LevelIn(Lever lever, const std::vector<PlanKnobs>& levels, const PlanKnob
                       : lever == Lever::kContext    ? level.dispatch.context_parallel >= knobs.dispatch.context_parallel
                       : lever == Lever::kStrip      ? level.training.strip == knobs.training.strip
                       : lever == Lever::kRecompute  ? level.training.recompute == knobs.training.recompute && level.training.keep == knobs.training.keep
-                      : lever == Lever::kMoments    ? level.training.offload.bucket == knobs.training.offload.bucket
-                      : lever == Lever::kBoundaries ? level.training.host_budget == knobs.training.host_budget
+                      : lever == Lever::kMoments    ? level.training.offload.bucket == knobs.training.offload.bucket && level.training.offload.slots == knobs.training.offload.slots
+                      : lever == Lever::kBoundaries ? level.training.host_budget == knobs.training.host_budget && level.training.stash == knobs.training.stash
                       : lever == Lever::kChunks     ? level.dispatch.stream.chunk_tokens == knobs.dispatch.stream.chunk_tokens
-                                                    : level.dispatch.expert_parallel >= knobs.dispatch.expert_parallel;
+                      : lever == Lever::kExperts    ? level.dispatch.expert_parallel >= knobs.dispatch.expert_parallel
+                      : lever == Lever::kVocabulary ? level.dispatch.vocabulary_parallel >= knobs.dispatch.vocabulary_parallel &&
+                                                          level.training.head_gradient == knobs.training.head_gradient
+                                                    : level.dispatch.shard_optimizer == knobs.dispatch.shard_optimizer;
     if (here) return i;
   }
   return levels.size() - 1;
 }
 
-int64_t HeldBoundaries(const Candidate& candidate) {
-  const auto held = candidate.host_ledger.find("boundaries");
-  return held == candidate.host_ledger.end() ? 0 : DivCeil(held->second, kRounding) * kRounding;
+// What a host budget of all came to.
+int64_t HeldOnHost(const Candidate& candidate) {
+  int64_t bytes = 0;
+  for (const char* term : {"boundaries", "attention"}) {
+    const auto held = candidate.host_ledger.find(term);
+    if (held != candidate.host_ledger.end()) bytes += held->second;
+  }
+  return DivCeil(bytes, kRounding) * kRounding;
 }
 
 class Chooser {
@@ -122,24 +161,92 @@ class Chooser {
 
   const Candidate* Choose() {
     DropRefused();
-    std::map<Lever, size_t> level = most_;
+    Levels level = most_;
     level[Lever::kMicroBatch] = floor_[Lever::kMicroBatch];
-    if (!At(level).fits) level = most_;
-    if (!At(level).fits) return nullptr;
-    for (const Lever lever : ByCost()) {
-      for (size_t l = floor_[lever]; l < level[lever]; ++l) {
-        auto faster = level;
-        faster[lever] = l;
-        if (!At(faster).fits) continue;
-        level = faster;
-        break;
-      }
-    }
+    Allow(level);
+    if (!At(level).fits && !Thriftiest(level)) return nullptr;
+    for (const Lever lever : ByCost()) Relax(lever, level);
     return Finish(*Fastest(At(level)));
   }
 
+  // The longest sequence at what is thriftiest, which changes with the length.
+  const Candidate* Longest(int64_t step) {
+    DropRefused();
+    const Candidate* best = nullptr;
+    Levels level = most_;
+    Allow(level);
+    from_.sequence = step = std::lcm(step, from_.training.layout.world);  // whatever the degree
+    for (int round = 0; round < kMostRounds && (At(level).fits || Thriftiest(level)); ++round) {
+      const auto knobs_of = [&](int64_t sequence) {
+        Chooser longer = *this;
+        longer.from_.sequence = sequence;
+        return longer.At(level).knobs;
+      };
+      best = search_.LongestSequence(knobs_of, step, from_.sequence);
+      from_.sequence = best->knobs.sequence + step;
+      if (from_.sequence > kLongestSearched) break;
+    }
+    return best;
+  }
+
  private:
-  PlanKnobs KnobsAt(const std::map<Lever, size_t>& level) const {
+  using Levels = std::map<Lever, size_t>;
+
+  // By how much the budgets are exceeded, as shares of them; what is refused comes last.
+  double Excess(const Candidate& one) const {
+    if (!one.refused.empty()) return std::numeric_limits<double>::infinity();
+    const Budgets& budgets = search_.budgets();
+    const auto over = [](int64_t bytes, int64_t budget) { return budget < 0 ? 0 : std::max(0.0, static_cast<double>(bytes) / static_cast<double>(std::max<int64_t>(1, budget)) - 1); };
+    return over(one.device_bytes + budgets.beside_arena, budgets.device) + over(one.host_bytes, budgets.host);
+  }
+
+  // The fastest level that fits; of equals the one with least to do.
+  void Relax(Lever lever, Levels& level) {
+    Levels other = level;
+    double best = std::numeric_limits<double>::infinity();
+    for (size_t l = floor_[lever]; l <= most_[lever]; ++l) {
+      other[lever] = l;
+      const Candidate& one = At(other);
+      if (one.fits && one.seconds < best * kFaster) best = one.seconds, level[lever] = l;
+    }
+  }
+
+  // From all levers at their thriftiest, lever by lever the level that exceeds least, until it fits or none helps:
+  // thrift is not all of one piece, for more ranks that share experts need larger buffers, and what leaves the device
+  // fills the host. Whether it fits.
+  bool Thriftiest(Levels& level) {
+    level = most_;
+    Allow(level);
+    for (double least = Excess(At(level)); least > 0;) {
+      const double before = least;
+      for (const Lever lever : kLevers) {
+        Levels other = level;
+        for (size_t l = floor_[lever]; l <= most_[lever] && least > 0; ++l) {
+          other[lever] = l;
+          const double excess = Excess(At(other));
+          if (excess < least) least = excess, level[lever] = l;
+        }
+      }
+      if (least >= before) break;
+    }
+    return At(level).fits;
+  }
+
+  // Levels that the model or the layout refuses together: one lever gives way, the last first.
+  void Allow(Levels& level) {
+    if (At(level).refused.empty()) return;
+    for (auto lever = std::rbegin(kLevers); lever != std::rend(kLevers); ++lever) {
+      Levels other = level;
+      while (other[*lever] > floor_[*lever]) {
+        --other[*lever];
+        if (!At(other).refused.empty()) continue;
+        level = other;
+        return;
+      }
+    }
+  }
+
+  PlanKnobs KnobsAt(const Levels& level) const {
     PlanKnobs knobs = from_;
     for (const auto& [lever, l] : level) {
       const auto levels = LevelsOf(lever, knobs, experts_);
@@ -147,7 +254,17 @@ class Chooser {
     }
     return knobs;
   }
-  const Candidate& At(const std::map<Lever, size_t>& level) { return search_.Try(KnobsAt(level)); }
+  // Where everything was to go to the host and it is too small, what it can hold.
+  const Candidate& At(const Levels& level) {
+    const Candidate& one = search_.Try(KnobsAt(level));
+    const int64_t room = search_.budgets().host;
+    if (room < 0 || !one.refused.empty() || one.host_bytes <= room || one.knobs.training.host_budget != kAllBoundaries) return one;
+    PlanKnobs less = one.knobs;
+    less.training.host_budget = (HeldOnHost(one) - (one.host_bytes - room)) / kRounding * kRounding - kRounding;
+    if (less.training.host_budget <= 0) return one;
+    const Candidate& part = search_.Try(less);
+    return part.refused.empty() ? part : one;
+  }
   const Candidate& Alone(Lever lever, size_t l) {
     auto level = floor_;
     level[lever] = l;
@@ -158,7 +275,7 @@ class Chooser {
   const Candidate* Fastest(const Candidate& chosen) const {
     const Candidate* best = &chosen;
     for (const auto& one : search_.tried()) {
-      if (one->fits && one->knobs.sequence == from_.sequence && one->seconds < best->seconds * 0.999) best = one.get();
+      if (one->fits && one->knobs.sequence == from_.sequence && one->seconds < best->seconds * kFaster) best = one.get();
     }
     return best;
   }
@@ -184,7 +301,7 @@ class Chooser {
     const Candidate* best = &chosen;
     PlanKnobs knobs = chosen.knobs;
     if (knobs.training.host_budget == kAllBoundaries) {
-      knobs.training.host_budget = HeldBoundaries(chosen);
+      knobs.training.host_budget = HeldOnHost(chosen);
       if (const Candidate& exact = search_.Try(knobs); exact.fits) best = &exact;
     }
     const int64_t room = search_.budgets().device - search_.budgets().beside_arena - best->device_bytes;
@@ -199,14 +316,14 @@ class Chooser {
   PlanSearch& search_;
   PlanKnobs from_;
   int64_t experts_ = 0;
-  std::map<Lever, size_t> floor_, most_;
+  Levels floor_, most_;
 };
 
 }  // namespace
 
 std::string FlagsOf(const PlanKnobs& base, const Candidate& candidate) {
   PlanKnobs knobs = candidate.knobs;
-  if (knobs.training.host_budget == kAllBoundaries) knobs.training.host_budget = HeldBoundaries(candidate);
+  if (knobs.training.host_budget == kAllBoundaries) knobs.training.host_budget = HeldOnHost(candidate);
   return FlagsBeyond(base, knobs);
 }
 
@@ -236,6 +353,17 @@ std::vector<Advice> AdviseKnobs(PlanSearch& search) {
 const Candidate* FindFitting(PlanSearch& search, const PlanKnobs& from) { return Chooser(search, from, /*keep_floor=*/true).Choose(); }
 
 const Candidate* ChooseKnobs(PlanSearch& search) { return Chooser(search, search.base(), /*keep_floor=*/false).Choose(); }
+
+const Candidate* ChooseLongest(PlanSearch& search, int64_t step) {
+  const Candidate* longest = Chooser(search, search.base(), /*keep_floor=*/false).Longest(step);
+  if (longest == nullptr) return nullptr;
+  PlanKnobs base = search.base();  // one sequence of that length, over the ranks that it takes
+  base.sequence = longest->knobs.sequence;
+  base.micro_batch = longest->knobs.micro_batch;
+  base.dispatch.context_parallel = longest->knobs.dispatch.context_parallel;
+  search.Rebase(base);
+  return longest;
+}
 
 std::string TrainCommandLine(const std::string& model, const PlanKnobs& base, const PlanKnobs& knobs, DeviceKind device) {
   std::string line = StrCat("weir train ", model, device == DeviceKind::kCpu ? "" : StrCat(" --device ", DeviceName(device)));

@@ -8,10 +8,10 @@
 namespace weir {
 
 // Knobs that trade time for memory, each with levels from fastest to thriftiest: micro-batches halved; more
-// ranks that share a sequence; strip; recompute keeping attention,
-// then nothing; moments, then boundaries on the host; fewer tokens per chunk of experts; more ranks that share the
-// experts.
-enum class Lever : uint8_t { kMicroBatch, kContext, kStrip, kRecompute, kMoments, kBoundaries, kChunks, kExperts };
+// ranks that share a sequence; strip; recompute keeping attention, then nothing; moments on the host, through two slots,
+// then one; boundaries, then kept attention on the host; fewer tokens per chunk of experts; more ranks that share the
+// experts, then the head, its gradient whole, then shared; the optimizer of the rest spread over ranks.
+enum class Lever : uint8_t { kMicroBatch, kContext, kStrip, kRecompute, kMoments, kBoundaries, kChunks, kExperts, kVocabulary, kOptimizer };
 
 // FlagsBeyond, with the host budget that the plan uses where all was allowed.
 std::string FlagsOf(const PlanKnobs& base, const Candidate& candidate);
@@ -27,12 +27,17 @@ struct Advice {
 // Each lever alone, on top of the search's base; those that save nothing are left out.
 std::vector<Advice> AdviseKnobs(PlanSearch& search);
 
-// The fastest knobs by estimate that fit, found by exact plans: all levers at their thriftiest, then one after another,
-// dearest first, as fast as still fits. Levers never go below what `from` has. nullptr: nothing fits.
+// The fastest knobs by estimate that fit, found by exact plans: all levers at their thriftiest; where that does not fit,
+// lever by lever the level that comes closest to the budgets; from what fits one lever after another, dearest first, as
+// fast as still fits. Levers never go below what `from` has. nullptr: nothing fits.
 const Candidate* FindFitting(PlanSearch& search, const PlanKnobs& from);
 
 // The same over all knobs, those that the base has included (--auto).
 const Candidate* ChooseKnobs(PlanSearch& search);
+
+// The longest sequence, in multiples of `step`, that any of these choices fits; the search's base is then of that length.
+// nullptr: none does. ChooseKnobs finds the fastest at it.
+const Candidate* ChooseLongest(PlanSearch& search, int64_t step);
 
 // "weir train MODEL.onnx" with the flags of `knobs` that plan and train share; --grad-accumulation makes good what a
 // rank's micro-batch has fewer tokens than the base's.

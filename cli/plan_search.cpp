@@ -6,10 +6,6 @@
 #include "graph_passes/shard_context.h"
 
 namespace weir {
-namespace {
-
-
-}  // namespace
 
 std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   std::string flags;
@@ -65,29 +61,46 @@ const Candidate& PlanSearch::Try(const PlanKnobs& knobs) {
     candidate.ledger = step.plan.ledger;
     candidate.host_ledger = step.plan.host_ledger;
     candidate.cost = EstimateStep(step.plan, rates_);
-    const auto tokens = [](const PlanKnobs& k) { return static_cast<double>(k.micro_batch * k.sequence) / static_cast<double>(k.dispatch.context_parallel); };
-    candidate.micro_batches = tokens(base_) / tokens(knobs);
-    candidate.seconds = candidate.cost.Total(candidate.micro_batches);
+    CountTokens(candidate);
+    WEIR_CHECK(candidate.micro_batches <= 1 || knobs.training.head_gradient != "shard", ErrorCode::kInvalidArgument,
+               "--head-gradient shard needs one micro-batch a step");
     candidate.fits = budgets_.Hold(candidate.device_bytes, candidate.host_bytes);
   } catch (const Error& error) {
     candidate.refused = error.message();
   } catch (const UsageError& error) {
     candidate.refused = error.what();
   }
+  if (progress) progress(tried_.size());
   return candidate;
 }
 
+void PlanSearch::CountTokens(Candidate& candidate) const {
+  const auto tokens = [](const PlanKnobs& k) { return static_cast<double>(k.micro_batch * k.sequence) / static_cast<double>(k.dispatch.context_parallel); };
+  candidate.micro_batches = tokens(base_) / tokens(candidate.knobs);
+  candidate.seconds = candidate.cost.Total(candidate.micro_batches);
+}
+
+void PlanSearch::Rebase(PlanKnobs base) {
+  base_ = std::move(base);
+  for (auto& one : tried_) CountTokens(*one);
+  std::erase_if(known_, [](const auto& entry) { return !entry.second->refused.empty(); });  // perhaps for its number of micro-batches
+}
+
 const Candidate* PlanSearch::LongestSequence(const PlanKnobs& knobs, int64_t step) {
-  step = std::lcm(step, knobs.dispatch.context_parallel);
-  const auto at = [&](int64_t steps) {
-    PlanKnobs longer = knobs;
-    longer.sequence = steps * step;
-    return &Try(longer);
+  const auto longer = [&](int64_t sequence) {
+    PlanKnobs knobs_of = knobs;
+    knobs_of.sequence = sequence;
+    return knobs_of;
   };
-  const Candidate* best = at(1);
-  if (!best->refused.empty()) throw Error(ErrorCode::kInvalidArgument, best->refused);
-  if (!best->fits) return nullptr;
-  int64_t fitting = 1, over = 2;
+  step = std::lcm(step, knobs.dispatch.context_parallel);
+  if (const Candidate& first = Try(longer(step)); !first.refused.empty()) throw Error(ErrorCode::kInvalidArgument, first.refused);
+  return LongestSequence(longer, step);
+}
+
+const Candidate* PlanSearch::LongestSequence(const KnobsOfLength& knobs_of, int64_t step, int64_t known) {
+  const auto at = [&](int64_t steps) { return &Try(knobs_of(steps * step)); };
+  int64_t fitting = std::max<int64_t>(1, known / step), over = 2 * fitting;
+  if (!at(fitting)->fits) return nullptr;
   for (; over * step <= kLongestSearched && at(over)->fits; over *= 2) fitting = over;
   if (over * step > kLongestSearched) over = kLongestSearched / step + 1;
   while (over - fitting > 1) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -60,6 +61,13 @@ class PlanSearch {
   const Candidate& Try(const PlanKnobs& knobs);
   // The longest sequence, in multiples of `step`, that fits with the other knobs as they are; nullptr: not even one step does.
   const Candidate* LongestSequence(const PlanKnobs& knobs, int64_t step);
+  // The same where the other knobs follow from the length; `known`: a multiple that fits, where the search begins.
+  using KnobsOfLength = std::function<PlanKnobs(int64_t sequence)>;
+  const Candidate* LongestSequence(const KnobsOfLength& knobs_of, int64_t step, int64_t known = 0);
+  // Called with the number of plans made so far, after each.
+  std::function<void(size_t)> progress;
+  // Seconds and micro-batches are from now on for as many tokens as `base` has.
+  void Rebase(PlanKnobs base);
   const PlanKnobs& base() const { return base_; }
   const Budgets& budgets() const { return budgets_; }
   DeviceKind device() const { return device_; }
@@ -68,6 +76,8 @@ class PlanSearch {
   const std::vector<std::unique_ptr<Candidate>>& tried() const { return tried_; }
 
  private:
+  void CountTokens(Candidate& candidate) const;
+
   const Graph& canonical_;
   DeviceKind device_;
   PlanKnobs base_;

@@ -112,6 +112,54 @@ TEST_F(Plans, AutoChoosesTheFastestThatFits) {
   }
 }
 
+// Between ranks every lever is there, and what a flag alone saves is what a plan with it has.
+TEST_F(Plans, EveryLeverIsTried) {
+  const std::string base = "--sequence 512 --micro-batch 4 --ranks 4 --recompute layer --recompute-keep attention --bucket 1000";
+  const int64_t needed = ArenaOf(base);
+  const Json plan = PlanOf(base + " --device-memory " + std::to_string(needed - 1), 3);
+  std::string all;
+  for (const Json& advice : plan["advice"]) {
+    EXPECT_EQ(needed - ArenaOf(WithBatch(StrCat("--sequence 512 --ranks 4 --recompute layer --recompute-keep attention --bucket 1000 ", advice["flags"].get<std::string>()))),
+              advice["device_saved"]) << advice;
+  }
+  for (const Json& tried : plan["auto"]["tried"]) all += tried["flags"].get<std::string>() + "\n";
+  for (const char* lever : {"--strip 8192", "--recompute-keep none", "--stash boundaries", "--host-budget", "--chunk-tokens", "--expert-parallel 4", "--context-parallel 2",
+                            "--vocab-parallel 4", "--head-gradient shard", "--shard-optimizer", "--slots 1", "--micro-batch 1"}) {
+    EXPECT_NE(all.find(lever), std::string::npos) << lever << " in\n" << all;
+  }
+}
+
+// All levers at once overfill the host: what host memory holds is used, the rest stays.
+TEST_F(Plans, AutoFitsTheHostToo) {
+  const std::string base = "--sequence 512 --micro-batch 4 --auto --device-memory ";
+  const Json roomy = PlanOf(base + "3MiB");
+  ASSERT_TRUE(roomy["auto"]["fits"]);
+  const int64_t host = roomy["auto"]["host_bytes"];
+  ASSERT_GT(host, 0);
+  const Json tight = PlanOf(base + "4MiB --host-memory " + std::to_string(host * 9 / 10));
+  ASSERT_TRUE(tight["auto"]["fits"]);
+  EXPECT_LE(tight["auto"]["host_bytes"].get<int64_t>(), host * 9 / 10);
+}
+
+// At the length found the printed command line fits, and none of many other choices goes further.
+TEST_F(Plans, TheLongestOverAllChoices) {
+  const std::string budget = " --ranks 2 --device-memory 12MiB";
+  const Json found = PlanOf("--auto --max-tokens --token-step 256" + budget);
+  const int64_t longest = found["max_tokens"]["sequence"];
+  EXPECT_GT(longest, 0);
+  EXPECT_EQ(longest % 256, 0);
+  const std::string line = found["auto"]["command_line"];
+  EXPECT_NE(line.find(StrCat("--sequence ", longest)), std::string::npos) << line;
+  EXPECT_EQ(line.find("--grad-accumulation"), std::string::npos) << "one sequence of that length: " << line;
+  EXPECT_TRUE(PlanOf(line.substr(line.find(" --ranks")) + " --device-memory 12MiB")["budget"]["fits"]) << line;
+  for (const char* knobs : {"", "--strip 64 --recompute layer", "--strip 64 --recompute layer --bucket 1000 --slots 1 --host-budget 1GiB",
+                            "--strip 64 --recompute layer --bucket 1000 --host-budget 1GiB --context-parallel 2 --expert-parallel 2 --vocab-parallel 2 --shard-optimizer"}) {
+    const Json one = PlanOf(StrCat(knobs, " --max-tokens --token-step 256", budget));
+    EXPECT_LE(one["max_tokens"]["sequence"].get<int64_t>(), longest) << knobs;
+  }
+  EXPECT_EQ(PlanOf("--auto --max-tokens --device-memory 4KiB", 3)["max_tokens"]["sequence"], 0);
+}
+
 TEST_F(Plans, TheLongestSequenceIsTheLongest) {
   for (const std::string knobs : {"--micro-batch 2", "--recompute layer --strip 256 --bucket 1000"}) {
     const int64_t budget = ArenaOf(knobs + " --sequence 700");
