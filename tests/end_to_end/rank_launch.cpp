@@ -11,6 +11,7 @@
 #include "graph/error.h"
 #include "importer/importer.h"
 #include "importer/safetensors.h"
+#include "tests/kernels/gpu_ranks.h"
 
 namespace weir {
 namespace {
@@ -37,7 +38,9 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
   if (launch.knobs) launch.knobs(options);
   const int64_t rows = batch.rows * launch.context_parallel / launch.world;
   PassManager passes;
-  TrainingSession session(*batch.graph, options, rows, batch.length, {}, passes, DeviceKind::kCpu, world);
+  Placement place = launch.device;
+  place.ordinal = world == nullptr ? 0 : static_cast<int>(world->rank());
+  TrainingSession session(*batch.graph, options, rows, batch.length, {}, passes, place, world);
   std::vector<TrainingSession::MicroBatch> micro_batches;
   for (int64_t m = 0; m < launch.micro_batches; ++m) {
     auto& labels = micro_batches.emplace_back(PartOf(batch, launch, session.rank())).labels;
@@ -54,6 +57,17 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
     outcome.parameters.merge(ToSourceLayout(*p, session.Whole(*p, session.Data(*p)), true));
   }
   outcome.arena_bytes = session.plan().arena_bytes;
+}
+
+std::string BytesOf(const Outcome& outcome) {
+  std::string bytes;
+  const auto append = [&](const auto& values) { bytes.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(values[0])); };
+  append(outcome.losses);
+  append(outcome.norms);
+  for (const auto* tensors : {&outcome.gradients, &outcome.parameters}) {
+    for (const auto& [name, values] : *tensors) append(values);
+  }
+  return bytes;
 }
 
 double RelativeL2(const std::vector<float>& got, const std::vector<float>& expected) {
@@ -103,8 +117,16 @@ Outcome RunLaunch(const Launch& launch) {
     Train(launch, nullptr, all[0]);
     return all[0];
   }
-  RunRanks(launch.world, [&](Communicator& world) { Train(launch, &world, all[static_cast<size_t>(world.rank())]); });
-  for (size_t rank = 1; rank < all.size(); ++rank) ExpectSame(all[rank], all[0], "rank " + std::to_string(rank));
+  if (launch.device == DeviceKind::kCpu) {
+    RunRanks(launch.world, [&](Communicator& world) { Train(launch, &world, all[static_cast<size_t>(world.rank())]); });
+    for (size_t rank = 1; rank < all.size(); ++rank) ExpectSame(all[rank], all[0], "rank " + std::to_string(rank));
+    return all[0];
+  }
+  RunOwnRank(launch.world, [&](Communicator& world) {
+    Train(launch, &world, all[0]);
+    const std::string own = BytesOf(all[0]);
+    for (const std::string& bytes : GatherBytes(world, own)) EXPECT_TRUE(bytes == own) << "the ranks end with other bytes";
+  });
   return all[0];
 }
 

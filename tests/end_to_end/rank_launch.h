@@ -18,7 +18,7 @@ struct StoredBatch {
 };
 const StoredBatch& Stored(const std::string& family);
 
-// Steps over the stored batch on ranks that are threads.
+// Steps over the stored batch. Ranks are threads; on GPUs processes, of a test that began with WEIR_ON_GPUS.
 struct Launch {
   std::string family = "mixtral";
   int64_t world = 1, expert_parallel = 1, context_parallel = 1, steps = 3;
@@ -26,6 +26,7 @@ struct Launch {
   int64_t leaves = 16, unit_rows = 4096;
   int64_t micro_batches = 1;  // the m-th has the labels turned by m
   std::function<void(TrainingOptions&)> knobs = {};
+  DeviceKind device = DeviceKind::kCpu;
 };
 
 // What every rank agrees on after the steps: losses, the last gradients and the parameters, whole.
