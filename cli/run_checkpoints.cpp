@@ -1,5 +1,6 @@
 #include "cli/run_checkpoints.h"
 
+#include <algorithm>
 #include <iostream>
 
 #include "cli/sizes.h"
@@ -8,6 +9,11 @@
 namespace weir {
 
 namespace fs = std::filesystem;
+namespace {
+
+double Seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+}  // namespace
 
 po::options_description CheckpointFlags::Options() {
   po::options_description group("Checkpoints");
@@ -15,6 +21,9 @@ po::options_description CheckpointFlags::Options() {
       ("save-every", po::value<int64_t>(&save_every)->default_value(save_every), "steps between checkpoints in RUN/checkpoints; 0 = none")
       ("keep", po::value<int64_t>(&keep)->default_value(keep), "newest checkpoints kept")
       ("keep-every", po::value<int64_t>(&keep_every)->default_value(keep_every), "steps whose multiples are kept for good; 0 = none")
+      ("save-async", po::value<std::string>(&save_async)->default_value(save_async),
+       "on: steps go on while a checkpoint is written, from a copy of what a rank writes in host memory (12 bytes a parameter, over the ranks that hold it), "
+       "where the machine has room; off: they wait for the disk, with 64 MiB")
       ("resume", po::value<std::string>(&resume)->default_value(resume),
        "none: RUN must be new; auto: go on from RUN's newest whole checkpoint, byte for byte as if never stopped");
   return group;
@@ -25,6 +34,7 @@ void CheckpointFlags::Check() const {
   if (keep < 1) throw UsageError("--keep must be positive");
   if (keep_every < 0) throw UsageError("--keep-every must not be negative");
   if (save_every == 0 && keep_every > 0) throw UsageError("--keep-every keeps checkpoints of --save-every: give both");
+  if (save_async != "on" && save_async != "off") throw UsageError("--save-async must be on or off, got " + save_async);
   if (resume != "none" && resume != "auto") throw UsageError("--resume must be none or auto, got " + resume);
 }
 
@@ -32,47 +42,110 @@ RunCheckpoints::RunCheckpoints(const CheckpointFlags& flags, const fs::path& run
                                bool leads)
     : flags_(flags), folder_(run / "checkpoints"), checkpoints_(folder_), identity_(std::move(identity)), leads_(leads) {}
 
-int64_t RunCheckpoints::Start(Trainer& trainer) const {
-  if (flags_.resumes()) {
-    std::vector<std::string> notices;
-    const auto state = checkpoints_.LoadLatest(trainer.session(), identity_, notices);
-    for (const std::string& notice : notices) {
-      if (leads_) std::cerr << "checkpoint " << notice << "\n";
-    }
-    if (state) {
-      trainer.Resume(*state);
-      saved_ = state->step;
-      if (leads_) checkpoints_.SetAside(state->step);
-      if (leads_) std::cerr << "resumed after step " << state->step << ", " << state->tokens << " tokens\n";
-    }
+int64_t RunCheckpoints::Resume(Trainer& trainer) {
+  std::vector<std::string> notices;
+  const auto state = checkpoints_.LoadLatest(trainer.session(), identity_, notices);
+  for (const std::string& notice : notices) {
+    if (leads_) std::cerr << "checkpoint " << notice << "\n";
   }
-  if (!flags_.enabled() || !leads_) return saved_;
-  checkpoints_.RemoveUnfinished();
-  std::error_code error;
-  fs::create_directories(folder_, error);
-  const auto space = fs::space(error ? folder_.parent_path() : folder_, error);
-  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot use '", folder_.string(), "' for checkpoints: ", error.message());
-  // One more than is kept, while the next is written; what is there already is counted as taken.
-  const int64_t one = Checkpoints::BytesOf(trainer.session());
-  const int64_t missing = std::max<int64_t>(1, flags_.keep + 1 - static_cast<int64_t>(checkpoints_.List().size()));
-  WEIR_CHECK(static_cast<int64_t>(space.available) >= missing * one, ErrorCode::kIoError, "'", folder_.string(), "' has ",
-             FormatBytes(static_cast<int64_t>(space.available)), " free; ", missing, " checkpoints of ", FormatBytes(one),
-             " are to be written; lower --keep or give another --out");
+  if (!state) return 0;
+  trainer.Resume(*state);
+  if (leads_) checkpoints_.SetAside(state->step);
+  if (leads_) std::cerr << "resumed after step " << state->step << ", " << state->tokens << " tokens\n";
+  return state->step;
+}
+
+int64_t RunCheckpoints::Start(Trainer& trainer, std::map<std::string, std::string> texts) {
+  if (flags_.resumes()) saved_ = Resume(trainer);
+  if (!flags_.enabled()) return saved_;
+  CheckPlace(trainer);
+  if (leads_) CheckRoom(trainer);
+  const TrainingSession& session = trainer.session();
+  const int64_t whole = StagingBytes(Staging::kSnapshot, session.parameters(), session.layout(), session.rank());
+  if (leads_ && flags_.asynchronous() && std::ssize(session.staging()) < whole) {
+    std::cerr << "host memory does not hold a copy of what a checkpoint needs, " << FormatBytes(whole) << " per rank: steps wait while one is written\n";
+  }
+  writer_.emplace(session, folder_, std::move(texts), [this] { checkpoints_.Rotate(flags_.keep, flags_.keep_every); });
+  last_ = std::chrono::steady_clock::now();
   return saved_;
 }
 
-void RunCheckpoints::AfterStep(const Trainer& trainer, int64_t step) const {
-  // While steps are skipped the run may be lost: what is kept stays from before.
-  if (flags_.enabled() && step % flags_.save_every == 0 && !trainer.Skipping()) Save(trainer);
+// A file of each rank, that all others can see.
+void RunCheckpoints::CheckPlace(const Trainer& trainer) const {
+  std::error_code error;
+  if (leads_) {
+    checkpoints_.RemoveUnfinished();
+    fs::create_directories(folder_, error);
+    WEIR_CHECK(!error, ErrorCode::kIoError, "cannot use '", folder_.string(), "' for checkpoints: ", error.message());
+  }
+  Communicator* world = trainer.session().communicator();
+  const auto meet = [&] {
+    if (world != nullptr) world->Barrier({"Barrier", "place of checkpoints"});
+  };
+  const auto probe = [&](int64_t rank) { return folder_ / StrCat(".probe-", rank); };
+  const int64_t rank = trainer.session().rank(), ranks = trainer.session().layout().world;
+  meet();
+  WriteDurably(probe(rank), "");
+  meet();
+  WEIR_CHECK(fs::exists(probe((rank + 1) % ranks), error), ErrorCode::kIoError, "rank ", rank, " does not see in '", folder_.string(),
+             "' what rank ", (rank + 1) % ranks, " wrote there; each rank writes its part of a checkpoint: give an --out that all of them share");
+  meet();
+  fs::remove(probe(rank), error);
 }
 
-void RunCheckpoints::Save(const Trainer& trainer) const {
-  if (!flags_.enabled()) return;
+void RunCheckpoints::CheckRoom(const Trainer& trainer) const {
+  std::error_code error;
+  const auto space = fs::space(folder_, error);
+  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot use '", folder_.string(), "' for checkpoints: ", error.message());
+  // One more than is kept, while the next is written; what is there already is counted as taken.
+  const int64_t one = Checkpoints::BytesOf(trainer.session()), available = static_cast<int64_t>(space.available);
+  const int64_t missing = std::max<int64_t>(1, flags_.keep + 1 - std::ssize(checkpoints_.List()));
+  WEIR_CHECK(available >= missing * one, ErrorCode::kIoError, "'", folder_.string(), "' has ", FormatBytes(available), " free; ", missing,
+             " checkpoints of ", FormatBytes(one), " are to be written; lower --keep or give another --out");
+  if (flags_.keep_every == 0) return;
+  const int64_t for_good = trainer.options().steps / flags_.keep_every - saved_ / flags_.keep_every;
+  if (available / one >= missing + for_good) return;
+  std::cerr << "warning: '" << folder_.string() << "' has " << FormatBytes(available) << " free, and " << for_good << " checkpoints of " << FormatBytes(one)
+            << " are to be kept for good beside " << flags_.keep << " of the newest: the disk will be full before the last step\n";
+}
+
+void RunCheckpoints::AfterStep(const Trainer& trainer, int64_t step, RunFolder* folder) {
+  if (!writer_) return;
+  Tell(folder);
+  // While steps are skipped the run may be lost: what is kept stays from before.
+  if (step % flags_.save_every == 0 && !trainer.Skipping()) Save(trainer, folder);
+}
+
+void RunCheckpoints::Finish(const Trainer& trainer, RunFolder* folder) {
+  if (!writer_) return;
+  Save(trainer, folder);
+  Wait(folder);
+}
+
+void RunCheckpoints::Save(const Trainer& trainer, RunFolder* folder) {
   const CheckpointState state = trainer.State(identity_);
   if (state.step == saved_ || state.step == 0) return;
-  checkpoints_.Save(trainer.session(), state);
+  const auto begin = std::chrono::steady_clock::now();
+  Wait(folder);
+  since_s_ = Seconds(begin - last_);
+  last_ = begin;
+  writer_->Start(state);
   saved_ = state.step;
-  if (leads_) checkpoints_.Rotate(flags_.keep, flags_.keep_every);
+  if (!flags_.asynchronous()) writer_->Wait();
+  waited_s_ = Seconds(std::chrono::steady_clock::now() - begin);
+}
+
+void RunCheckpoints::Wait(RunFolder* folder) {
+  writer_->Wait();
+  Tell(folder);
+}
+
+void RunCheckpoints::Tell(RunFolder* folder) {
+  const auto saved = writer_->Poll();
+  if (!saved || folder == nullptr) return;
+  const double time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+  folder->Record(CheckpointRecord{.step = saved->step, .bytes = saved->bytes, .waited_ms = 1e3 * waited_s_, .write_ms = 1e3 * saved->write_s,
+                                  .share = waited_s_ / std::max(since_s_, 1e-9), .time = time});
 }
 
 }  // namespace weir

@@ -1,46 +1,64 @@
 #pragma once
+#include <chrono>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/options.h"
+#include "cli/run_folder.h"
 #include "optim/checkpoint.h"
+#include "optim/checkpoint_writer.h"
 #include "optim/trainer.h"
 
 namespace weir {
 
 struct CheckpointFlags {
   int64_t save_every = 0, keep = 3, keep_every = 0;
-  std::string resume = "none";
+  std::string resume = "none", save_async = "on";
 
   po::options_description Options();
   void Check() const;  // throws UsageError
   bool enabled() const { return save_every > 0; }
   bool resumes() const { return resume == "auto"; }
+  bool asynchronous() const { return save_async == "on"; }
+  Staging staging() const { return !enabled() ? Staging::kNone : asynchronous() ? Staging::kSnapshot : Staging::kChunks; }
 };
 
-// The checkpoints of one run, in <run>/checkpoints.
+// The checkpoints of one run, in <run>/checkpoints. Every rank makes the same calls.
 class RunCheckpoints {
  public:
-  // `identity`: what must not change for a resumed run to read on in the same data.
-  // Rank 0 `leads`: it alone writes and tells; every rank reads.
+  // `identity`: what must not change for a resumed run to read on in the same data. Rank 0 `leads`: it alone tells.
   RunCheckpoints(const CheckpointFlags& flags, const std::filesystem::path& run, std::map<std::string, std::string> identity,
                  bool leads);
 
-  // Before the first step: goes on from the newest whole checkpoint when asked to, and checks that the disk
-  // has room for as many as will be kept. Returns the step to go on after, 0 for a new run; tells on stderr.
-  int64_t Start(Trainer& trainer) const;
-  void AfterStep(const Trainer& trainer, int64_t step) const;  // saves when due
-  void Save(const Trainer& trainer) const;  // unless there are none, or this step is saved already
+  // Before the first step: goes on from the newest whole checkpoint when asked to, and checks that every rank can write and
+  // that the disk has room for as many as will be kept. Returns the step to go on after, 0 for a new run; tells on stderr.
+  // `texts` go into every checkpoint.
+  int64_t Start(Trainer& trainer, std::map<std::string, std::string> texts);
+  // Saves when due, and records in `folder` (nullptr: not this rank's) what became whole since. Throws what went wrong since.
+  void AfterStep(const Trainer& trainer, int64_t step, RunFolder* folder);
+  // Saves the last step, unless it is saved already or there are no checkpoints, and waits for it.
+  void Finish(const Trainer& trainer, RunFolder* folder);
 
  private:
+  int64_t Resume(Trainer& trainer);
+  void CheckPlace(const Trainer& trainer) const;
+  void CheckRoom(const Trainer& trainer) const;
+  void Save(const Trainer& trainer, RunFolder* folder);
+  void Wait(RunFolder* folder);
+  void Tell(RunFolder* folder);
+
   const CheckpointFlags flags_;
   const std::filesystem::path folder_;
   const Checkpoints checkpoints_;
   const std::map<std::string, std::string> identity_;
   const bool leads_;
-  mutable int64_t saved_ = 0;
+  std::optional<CheckpointWriter> writer_;
+  int64_t saved_ = 0;
+  std::chrono::steady_clock::time_point last_;  // the start of the last save
+  double since_s_ = 0, waited_s_ = 0;           // between it and the one before; that steps stood still for it
 };
 
 }  // namespace weir

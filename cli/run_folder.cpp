@@ -100,6 +100,11 @@ void RunFolder::Record(const EvalRecord& record) {
   progress_.Show(record);
 }
 
+void RunFolder::Record(const CheckpointRecord& record) {
+  log_.Write(record);
+  progress_.Show(record);
+}
+
 void RunFolder::Save(const TrainingSession& session) const {
   SaveWeights(session, Weights(), Steps());
   WriteText(folder_ / "loss.svg", LossPicture(metrics_, title_));

@@ -35,6 +35,7 @@ class RunFolder {
 
   void Record(const StepRecord& record);
   void Record(const EvalRecord& record);
+  void Record(const CheckpointRecord& record);
   void Save(const TrainingSession& session) const;
   std::filesystem::path Weights() const { return folder_ / "weights.safetensors"; }
   int64_t Steps() const { return metrics_.steps.empty() ? 0 : metrics_.steps.back().step; }

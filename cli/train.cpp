@@ -254,8 +254,8 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     PrepareFolder(path, flags.checkpoints.resumes());
     lock = std::make_unique<RunLock>(path);
   }
-  const RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
-  const int64_t resumed = checkpoints.Start(trainer);
+  RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
+  const int64_t resumed = checkpoints.Start(trainer, {{"config.ini", flags.config}, {"plan.json", PlanJson(trainer.session().plan())}});
   if (world != nullptr) CheckSameStart(*world, resumed);
   WEIR_CHECK(resumed <= flags.trainer.steps, ErrorCode::kInvalidArgument, "--steps=", flags.trainer.steps, ": the run in '", path.string(),
              "' has finished step ", resumed, " already");
@@ -289,14 +289,14 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     while (!complete && !stopped()) {
       const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
       if (folder) folder->Record(record);
-      checkpoints.AfterStep(trainer, record.step);
+      checkpoints.AfterStep(trainer, record.step, folder.get());
       complete = evaluations.AfterStep(trainer, record.step, stopped, folder.get()) && trainer.Done();
     }
   } catch (Error& error) {
     SaveAfterError(error, trainer.session(), folder.get(), world);
     throw;
   }
-  checkpoints.Save(trainer);
+  checkpoints.Finish(trainer, folder.get());
   Save(trainer.session(), folder.get(), world);
   if (!folder) return {kExitOk, ""};
   if (!complete && flags.checkpoints.enabled()) {
@@ -364,6 +364,7 @@ int TrainCommand(int argc, const char* const* argv) {
   SetRankThreads(run.threads, environment);
   return RunAsRank(flags.ranks, environment, run.device, "weir train", [&](const Placement& place, Communicator* world) {
     options.device = place;
+    options.device.staging = flags.checkpoints.staging();
     return TrainRank(flags, world);
   });
 }

@@ -8,7 +8,6 @@
 
 #include "graph/error.h"
 #include "importer/external_data.h"
-#include "importer/output_file.h"
 
 namespace weir {
 namespace fs = std::filesystem;
@@ -195,18 +194,6 @@ std::string HeaderText(const std::vector<TensorEntry>& entries, const std::map<s
   return text;
 }
 
-void WriteParts(const fs::path& path, const std::vector<TensorEntry>& entries,
-                const std::map<std::string, std::string>& metadata,
-                const std::function<void(const TensorEntry&, OutputFile&)>& write) {
-  const std::string header = HeaderText(entries, metadata);
-  OutputFile file(path);
-  const uint64_t length = header.size();
-  file.Write(std::as_bytes(std::span(&length, 1)));
-  file.Write(header);
-  for (const TensorEntry& entry : entries) write(entry, file);
-  file.Commit();
-}
-
 }  // namespace
 
 Safetensors ReadSafetensors(const fs::path& path) {
@@ -221,22 +208,24 @@ void WriteSafetensors(const fs::path& path, const std::map<std::string, TensorDa
   }
   std::vector<TensorEntry> entries;
   for (const auto& [name, data] : tensors) entries.push_back({name, data->dtype(), data->dims()});
-  WriteParts(path, entries, metadata, [&](const TensorEntry& entry, OutputFile& file) {
-    file.Write(tensors.at(entry.name)->bytes());
-  });
+  WriteSafetensors(path, entries, metadata, [&](const TensorEntry& entry, OutputFile& file) { file.Write(tensors.at(entry.name)->bytes()); });
 }
 
 void WriteSafetensors(const fs::path& path, const std::vector<TensorEntry>& entries,
                       const std::map<std::string, std::string>& metadata,
-                      const std::function<std::vector<std::byte>(const TensorEntry&)>& bytes) {
-  const auto sorted = std::ranges::is_sorted(entries, std::less<>{}, &TensorEntry::name);
-  WEIR_CHECK(sorted, ErrorCode::kInternal, "tensors of '", path.string(), "' are not in name order");
-  WriteParts(path, entries, metadata, [&](const TensorEntry& entry, OutputFile& file) {
-    const std::vector<std::byte> values = bytes(entry);
-    WEIR_CHECK(static_cast<int64_t>(values.size()) == BytesOf(entry.dtype, NumElements(entry.dims)), ErrorCode::kInternal,
-               "tensor '", entry.name, "' came with ", values.size(), " bytes for ", ToString(entry.dims));
-    file.Write(values);
-  });
+                      const std::function<void(const TensorEntry&, OutputFile&)>& write) {
+  const std::string header = HeaderText(entries, metadata);
+  OutputFile file(path);
+  const uint64_t length = header.size();
+  file.Write(std::as_bytes(std::span(&length, 1)));
+  file.Write(header);
+  for (const TensorEntry& entry : entries) {
+    const int64_t end = file.position() + BytesOf(entry.dtype, NumElements(entry.dims));
+    write(entry, file);
+    WEIR_CHECK(file.position() == end, ErrorCode::kInternal, "tensor '", entry.name, "' of ", ToString(entry.dims), " ended at byte ",
+               file.position(), " of '", path.string(), "', expected ", end);
+  }
+  file.Commit();
 }
 
 }  // namespace weir

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "graph/tensor_data.h"
+#include "importer/output_file.h"
 
 namespace weir {
 
@@ -21,16 +22,14 @@ void WriteSafetensors(const std::filesystem::path& path,
                       const std::map<std::string, TensorDataPtr>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
-
 struct TensorEntry {
   std::string name;
   DType dtype = DType::kFloat32;
   Dims dims;
 };
-// The same without holding all of them: `bytes` is asked for each tensor when its turn comes, in the order of
-// `entries`, whose names must be sorted.
+// The same without holding all of them, in any order: `write` appends each tensor's bytes when its turn comes.
 void WriteSafetensors(const std::filesystem::path& path, const std::vector<TensorEntry>& entries,
                       const std::map<std::string, std::string>& metadata,
-                      const std::function<std::vector<std::byte>(const TensorEntry&)>& bytes);
+                      const std::function<void(const TensorEntry&, OutputFile&)>& write);
 
 }  // namespace weir

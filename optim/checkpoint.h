@@ -6,31 +6,30 @@
 #include <string>
 #include <vector>
 
-#include "optim/loss_statistics.h"
+#include "optim/checkpoint_index.h"
 #include "optim/training_session.h"
 
 namespace weir {
 
-// Where a run stands beside its tensors.
-struct CheckpointState {
-  int64_t step = 0;     // finished steps
-  int64_t updates = 0;  // of them not skipped: AdamW's step count
-  int64_t samples = 0;  // sequences read by all ranks: the next one to read
-  int64_t tokens = 0;
-  LossStatistics losses;
-  // What must be the same for a resumed run to read on in the same data: name -> value.
-  std::map<std::string, std::string> identity;
-};
+// "step-000000100", and the name before it is whole or while it is being removed.
+std::string CheckpointName(int64_t step);
+std::string UnfinishedName(int64_t step);
 
-// A run's checkpoints: <folder>/step-000000100/ with state.safetensors (parameters, m and v in canonical
-// layout, float32) and checkpoint.json (state, bytes and CRC-32 of every tensor). A checkpoint is written
-// under another name, flushed, and renamed: what bears the name is whole.
+// "m/NAME", "v/NAME", "w/NAME" -> parameter and kind: the tensors of a session's checkpoints.
+struct StateSlot {
+  const Value* parameter;
+  char kind;
+};
+std::map<std::string, StateSlot> SlotsOf(const TrainingSession& session);
+
+// A run's checkpoints: <folder>/step-000000100/ with a safetensors file of each rank (its rows of parameters, m and v, canonical layout,
+// float32), checkpoint.json (state, and the place and CRC-32 of every block of every tensor; checkpoint_index.h) and texts.
+// One is written under another name, flushed, and renamed: what bears the name is whole.
 class Checkpoints {
  public:
   explicit Checkpoints(std::filesystem::path folder) : folder_(std::move(folder)) {}
 
-  // Every rank calls it: rank 0 writes, the others give what they hold of sharded parameters. Throws IoError (folder,
-  // what the system said), DeviceError when a value is not finite; nothing half written stays behind.
+  // Every rank calls it; returns when this rank's part is written, on rank 0 when all of it is. CheckpointWriter without its thread's gain.
   void Save(const TrainingSession& session, const CheckpointState& state) const;
   // Keeps the newest `keep` (> 0) and every one whose step is a multiple of `keep_every` (0 = none).
   void Rotate(int64_t keep, int64_t keep_every) const;
@@ -42,18 +41,16 @@ class Checkpoints {
   // Removes what a killed run left half written or half removed. Only while no other run writes here.
   void RemoveUnfinished() const;
 
-  // Fills the session from the newest checkpoint that is whole and returns its state; nullopt when there
-  // is no checkpoint at all. Adds a line to `notices` for each one passed over. Throws InvalidArgument when a whole one
-  // belongs to another model or other data (`identity`), IoError naming all when none can be read.
+  // Fills the session from the newest checkpoint that every rank can read, of any layout, and returns its state; nullopt when there
+  // is no checkpoint at all. Every rank calls it and all agree. Adds a line to `notices` for each one passed over. Throws
+  // InvalidArgument when a whole one belongs to another model or other data (`identity`), IoError naming all when none can be
+  // read: the session's values are then anyone's.
   std::optional<CheckpointState> LoadLatest(TrainingSession& session, const std::map<std::string, std::string>& identity,
                                             std::vector<std::string>& notices) const;
-  // Of this one folder; throws when it is not whole.
-  static CheckpointState Load(TrainingSession& session, const std::filesystem::path& checkpoint,
-                              const std::map<std::string, std::string>& identity);
 
   // Ascending by step.
   std::vector<std::filesystem::path> List() const;
-  // Bytes that one checkpoint of this session takes.
+  // Bytes that one checkpoint of this session takes, of all ranks.
   static int64_t BytesOf(const TrainingSession& session);
 
  private:

@@ -2,13 +2,26 @@
 
 #include <algorithm>
 
-#include "graph/layout.h"
+#include "backend/arena_layout.h"
 #include "graph/parameter.h"
 
 namespace weir {
 namespace {
 
+constexpr int64_t kChunksBytes = int64_t{64} << 20;
 constexpr int64_t kDividedElements = 1 << 16;  // fewer are not worth a piece on each rank
+
+// Ranks that hold the same values, and which of them this one is.
+struct Holders {
+  int64_t count = 1, index = 0;
+};
+
+Holders HoldersOf(const Value& parameter, const Layout& layout, int64_t rank) {
+  const ParameterInfo& info = *parameter.parameter;
+  if (info.shard && info.shared_by == "world") return {};  // shard_optimizer: each rank its own rows
+  const auto members = layout.Members(info.shared_by, rank);
+  return {.count = std::ssize(members), .index = std::ranges::find(members, rank) - members.begin()};
+}
 
 // Of `rows` that all holders have, those of this one.
 Share ShareOfHolder(int64_t rows, int64_t elements, const Holders& holders, int64_t turn) {
@@ -25,13 +38,13 @@ int64_t RowsOf(const Value& parameter) {
 
 int64_t RowElementsOf(const Value& parameter) { return NumElements(WholeDims(parameter)) / RowsOf(parameter); }
 
-std::vector<SavedRows> RowsToSave(const std::vector<const Value*>& parameters, const std::function<Holders(const Value&)>& holders_of) {
+std::vector<SavedRows> RowsToSave(const std::vector<const Value*>& parameters, const Layout& layout, int64_t rank) {
   std::vector<SavedRows> saved;
   int64_t turn = 0;
   for (const Value* parameter : parameters) {
     const int64_t held = NumElements(ToDims(parameter->shape)), row = RowElementsOf(*parameter);
     const auto& shard = parameter->parameter->shard;
-    const Share share = ShareOfHolder(held / row, held, holders_of(*parameter), turn++);
+    const Share share = ShareOfHolder(held / row, held, HoldersOf(*parameter, layout, rank), turn++);
     if (share.size() == 0) continue;
     for (const char kind : {'m', 'v', 'w'}) {
       saved.push_back({.parameter = parameter, .kind = kind, .first = (shard ? shard->first : 0) + share.begin, .rows = share.size(),
@@ -42,10 +55,21 @@ std::vector<SavedRows> RowsToSave(const std::vector<const Value*>& parameters, c
   return saved;
 }
 
-int64_t SavedBytes(const std::vector<SavedRows>& rows) {
+int64_t StagingBytes(Staging staging, const std::vector<const Value*>& parameters, const Layout& layout, int64_t rank) {
+  if (staging == Staging::kNone) return 0;
   int64_t bytes = 0;
-  for (const SavedRows& r : rows) bytes += BytesOf(DType::kFloat32, r.elements());
-  return bytes;
+  for (const SavedRows& rows : RowsToSave(parameters, layout, rank)) bytes += BytesOf(DType::kFloat32, rows.elements());
+  return staging == Staging::kSnapshot ? bytes : std::min(bytes, kChunksBytes);
+}
+
+const Value* ReserveStaging(Graph& graph, Plan& plan, int64_t bytes) {
+  if (bytes == 0) return nullptr;
+  Value* value = graph.AddValue("checkpoint staging", Role::kInput);
+  value->dtype = DType::kUInt8;
+  value->shape = {bytes};
+  value->has_shape = true;
+  ReserveHost(plan, *value, "checkpoints");
+  return value;
 }
 
 }  // namespace weir

@@ -1,17 +1,17 @@
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "backend/plan.h"
 #include "graph/graph.h"
+#include "graph/layout.h"
 
 namespace weir {
 
-// Ranks that hold the same values, and which of them this one is.
-struct Holders {
-  int64_t count = 1, index = 0;
-};
+// Host memory that a run plans for its checkpoints (optim/checkpoint_writer.h): a few chunks on the way to the disk, or
+// all that a rank writes, so that steps go on meanwhile.
+enum class Staging : uint8_t { kNone, kChunks, kSnapshot };
 
 // What one rank writes of one tensor of a checkpoint: rows of axis 0, `first` counted in the whole.
 struct SavedRows {
@@ -25,12 +25,13 @@ struct SavedRows {
   int64_t elements() const { return rows * row_elements; }
 };
 
-inline constexpr int64_t kStagingBytes = int64_t{64} << 20;
-
 // The rows that this rank writes, in name order. Those who hold the same rows divide them; small tensors are one's alone,
 // each in turn. Over all ranks every row of every tensor is written once.
-std::vector<SavedRows> RowsToSave(const std::vector<const Value*>& parameters, const std::function<Holders(const Value&)>& holders_of);
-int64_t SavedBytes(const std::vector<SavedRows>& rows);
+std::vector<SavedRows> RowsToSave(const std::vector<const Value*>& parameters, const Layout& layout, int64_t rank);
+
+// Bytes that `staging` takes on a rank, and their place in a plan of `graph`: the value that is there (kNone: nullptr).
+int64_t StagingBytes(Staging staging, const std::vector<const Value*>& parameters, const Layout& layout, int64_t rank);
+const Value* ReserveStaging(Graph& graph, Plan& plan, int64_t bytes);
 
 // Rows of axis 0 of all of a parameter (1 for a scalar), and elements of one.
 int64_t RowsOf(const Value& parameter);

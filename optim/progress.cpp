@@ -51,7 +51,7 @@ Metrics Parse(const std::filesystem::path& file, int64_t step, int64_t& bytes) {
       if (json.is_object() && json.value("step", int64_t{0}) > step) break;
       if (json.is_object() && json.contains("eval_loss")) {
         metrics.evaluations.push_back(EvaluationOf(json));
-      } else if (json.is_object() && json.contains("step")) {
+      } else if (json.is_object() && json.contains("step") && !json.contains("checkpoint_bytes")) {
         metrics.steps.push_back(StepOf(json));
       }
     } catch (const nlohmann::json::exception&) {  // NOLINT(bugprone-empty-catch): a field of another type
@@ -115,6 +115,12 @@ void MetricsLog::Write(const EvalRecord& r) {
   WriteLine(line.dump());
 }
 
+void MetricsLog::Write(const CheckpointRecord& r) {
+  const nlohmann::ordered_json line = {{"step", r.step}, {"checkpoint_bytes", r.bytes}, {"checkpoint_waited_ms", r.waited_ms},
+                                       {"checkpoint_write_ms", r.write_ms}, {"checkpoint_share", r.share}, {"time", r.time}};
+  WriteLine(line.dump());
+}
+
 void MetricsLog::WriteLine(const std::string& line) {
   impl_->out << line << "\n" << std::flush;
   WEIR_CHECK(impl_->out.good(), ErrorCode::kIoError, "cannot write '", impl_->path.string(),
@@ -151,6 +157,14 @@ void Progress::Show(const EvalRecord& r) {
   line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed
        << "  eval loss " << std::setprecision(4) << r.loss << "  perplexity " << std::setprecision(3) << std::exp(r.loss)
        << "  over " << r.tokens << " tokens in " << std::setprecision(1) << r.ms / 1e3 << " s";
+  out_ << (terminal_ ? "\r" : "") << line.str() << (terminal_ ? "\x1b[K\n" : "\n") << std::flush;
+}
+
+void Progress::Show(const CheckpointRecord& r) {
+  std::ostringstream line;
+  line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed << std::setprecision(3)
+       << "  checkpoint: steps waited " << r.waited_ms / 1e3 << " s (" << std::setprecision(2) << 100 * r.share << " % of the time since the last), "
+       << std::setprecision(3) << "written in " << r.write_ms / 1e3 << " s";
   out_ << (terminal_ ? "\r" : "") << line.str() << (terminal_ ? "\x1b[K\n" : "\n") << std::flush;
 }
 

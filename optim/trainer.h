@@ -66,6 +66,14 @@ struct EvalRecord {
   double time = 0;
 };
 
+// One checkpoint that became whole, as logged.
+struct CheckpointRecord {
+  int64_t step = 0, bytes = 0;
+  double waited_ms = 0, write_ms = 0;  // that the steps stood still; from its start until it was whole
+  double share = 0;                    // of the time since the one before, that the steps stood still
+  double time = 0;
+};
+
 // Runs steps over a loader. Of W ranks, C of which share each sequence, rank r reads the samples
 //   samples read before + (micro * W/C + r/C) * micro_batch + row,
 // and of each its r mod C'th part: the samples of a step depend only on grad_accumulation * W/C * micro_batch, not on
@@ -141,6 +149,7 @@ class MetricsLog {
   // Flushed; throw IoError when the disk refuses.
   void Write(const StepRecord& record);
   void Write(const EvalRecord& record);
+  void Write(const CheckpointRecord& record);
 
  private:
   void WriteLine(const std::string& line);
@@ -156,6 +165,7 @@ class Progress {
   Progress(int64_t steps, int64_t every, std::ostream& out, bool terminal);
   void Show(const StepRecord& record);
   void Show(const EvalRecord& record);
+  void Show(const CheckpointRecord& record);
 
  private:
   int64_t steps_, every_;

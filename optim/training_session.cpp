@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstring>
 
-#include "backend/arena_layout.h"
 #include "backend/cuda_communicator.h"
 #include "backend/host_memory.h"
 #include "backend/tree_reduce.h"
@@ -80,6 +79,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
                                  int64_t sequence, const InitOptions& init, PassManager& passes,
                                  const Placement& place, Communicator* communicator)
     : graph_(Clone(canonical)),
+      layout_(options.layout),
       batch_(batch),
       sequence_(SequenceOfRank(options.layout, sequence)),
       ignore_index_(options.ignore_index),
@@ -99,26 +99,19 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   PlaceOnHost(*graph_, options, passes);
   plan_ = MakePlan(*graph_, place.kind);
   for (const Value* parameter : graph_->ValuesWithRole(Role::kParameter)) parameters_.push_back(parameter);
-  if (place.staging != Staging::kNone) ReserveStaging(place);
+  staging_ = ReserveStaging(*graph_, plan_, BytesOfStaging(place));
   CheckMemory(place);
   MakeExecutor(place);
   LoadInto(*graph_, *executor_, init);
 }
 
-void TrainingSession::ReserveStaging(const Placement& place) {
-  int64_t all = SavedBytes(RowsToSave(parameters_, [this](const Value& parameter) { return HoldersOf(parameter); }));
-  bool whole = place.staging == Staging::kSnapshot;
-  if (whole) {
-    const HostMemory memory = ReadHostMemory();
-    whole = memory.available < 0 || (HostBytes(plan_) + all) * place.local_ranks <= memory.available / 10 * 9;
-    if (communicator_ != nullptr) whole = std::ranges::min(communicator_->GatherValues(int{whole}, {"GatherValues", "snapshot"})) != 0;
-  }
-  Value* value = graph_->AddValue("checkpoint staging", Role::kInput);
-  value->dtype = DType::kUInt8;
-  value->shape = {whole ? all : std::min(all, kStagingBytes)};
-  value->has_shape = true;
-  ReserveHost(plan_, *value, "checkpoints");
-  staging_ = value;
+int64_t TrainingSession::BytesOfStaging(const Placement& place) const {
+  const int64_t bytes = StagingBytes(place.staging, parameters_, layout_, rank());
+  if (place.staging != Staging::kSnapshot) return bytes;
+  const HostMemory memory = ReadHostMemory();
+  int fits = memory.available < 0 || (HostBytes(plan_) + bytes) * place.local_ranks <= memory.available / 10 * 9 ? 1 : 0;
+  if (communicator_ != nullptr) fits = std::ranges::min(communicator_->GatherValues(fits, {"GatherValues", "snapshot fits"}));
+  return fits != 0 ? bytes : StagingBytes(Staging::kChunks, parameters_, layout_, rank());
 }
 
 // Every rank asks before any takes.
@@ -303,13 +296,6 @@ void TrainingSession::WriteState(const Value& parameter, char kind, int64_t firs
 
 bool TrainingSession::IsOnHost(const Value& value) const {
   return plan_.buffers[static_cast<size_t>(plan_.buffer_of.at(&value))].memory == Memory::kHost;
-}
-
-Holders TrainingSession::HoldersOf(const Value& parameter) const {
-  const ParameterInfo& info = *parameter.parameter;
-  if (communicator_ == nullptr || (info.shard && info.shared_by == "world")) return {};  // shard_optimizer: each rank its own rows
-  Communicator& group = communicator_->Group(info.shared_by);
-  return {.count = group.size(), .index = group.rank()};
 }
 
 std::span<std::byte> TrainingSession::staging() const {

@@ -35,17 +35,13 @@ struct StepResult {
   bool finite = true;    // false: loss or norm is NaN or inf on any rank
 };
 
-// Host memory that a session plans for its checkpoints (optim/checkpoint_writer.h): a few chunks on the way to the disk, or
-// all that a rank writes, so that steps go on meanwhile. A snapshot that this machine does not hold becomes chunks, on all ranks.
-enum class Staging : uint8_t { kNone, kChunks, kSnapshot };
-
 // Where a session runs: the CPU, or GPU number `ordinal` of this process.
 struct Placement {
   DeviceKind kind = DeviceKind::kCpu;
   int ordinal = 0;
   std::chrono::milliseconds timeout = std::chrono::minutes(10);  // of transfers between the GPUs of ranks
   int64_t local_ranks = 1;  // processes that share this machine's memory
-  Staging staging = Staging::kNone;
+  Staging staging = Staging::kNone;  // for checkpoints; a snapshot that this machine does not hold becomes chunks, on all ranks
 
   Placement(DeviceKind k = DeviceKind::kCpu) : kind(k) {}
 };
@@ -93,9 +89,7 @@ class TrainingSession {
   // Elements from `first` on of what this rank holds of a parameter: 'w' its float32 master, 'm' and 'v' its moments.
   void ReadState(const Value& parameter, char kind, int64_t first, std::span<float> out) const;
   void WriteState(const Value& parameter, char kind, int64_t first, std::span<const float> values);
-  // The ranks that hold the same of a parameter, and which of them this one is.
-  Holders HoldersOf(const Value& parameter) const;
-  std::span<std::byte> staging() const;  // planned for checkpoints, may be empty
+  std::span<std::byte> staging() const;  // host memory planned for checkpoints, may be empty
 
   // Launch by launch, what runs between the two.
   void StartTrace() { executor_->StartTrace(); }
@@ -108,6 +102,7 @@ class TrainingSession {
 
   int64_t rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
   Communicator* communicator() const { return communicator_; }  // nullptr: one rank
+  const Layout& layout() const { return layout_; }
   const Plan& plan() const { return plan_; }
   const Graph& graph() const { return *graph_; }
   int64_t batch() const { return batch_; }
@@ -120,7 +115,7 @@ class TrainingSession {
   int64_t CountValidLabels(std::span<const MicroBatch> micro_batches) const;
   void AgreeOnResult(StepResult& result) const;
   void CheckMemory(const Placement& place) const;
-  void ReserveStaging(const Placement& place);
+  int64_t BytesOfStaging(const Placement& place) const;
   void MakeExecutor(const Placement& place);
   double Result(const Value& value) const;
   bool IsOnHost(const Value& value) const;
@@ -131,6 +126,7 @@ class TrainingSession {
   void SetScalar(const char* input, T value);
 
   std::unique_ptr<Graph> graph_;
+  Layout layout_;
   int64_t batch_, sequence_, vocabulary_ = 0;
   Plan plan_;
   std::shared_ptr<Device> device_;

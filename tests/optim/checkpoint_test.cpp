@@ -73,6 +73,7 @@ class CheckpointTest : public testing::Test {
   fs::path Newest() const { return checkpoints().List().back(); }
   Checkpoints checkpoints() const { return Checkpoints(folder_ / "checkpoints"); }
 
+  static constexpr const char* kShard = "state-00001-of-00001.safetensors";
   static constexpr int64_t kSequence = 24;
   const std::map<std::string, std::string> identity_ = {{"seed", "3"}};
   fs::path folder_;
@@ -125,12 +126,12 @@ TEST_F(CheckpointTest, ADamagedNewestOneIsPassedOverInWords) {
   const Bytes expected = StateOf(*trainer);
   const auto damages = std::vector<std::pair<std::string, std::function<void(const fs::path&)>>>{
       {"checksum", [](const fs::path& c) {
-         std::fstream file(c / "state.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+         std::fstream file(c / kShard, std::ios::in | std::ios::out | std::ios::binary);
          file.seekp(-5, std::ios::end);
          file.put('\x5a');
        }},
       {"bytes, expected", [](const fs::path& c) {
-         fs::resize_file(c / "state.safetensors", fs::file_size(c / "state.safetensors") - 100);
+         fs::resize_file(c / kShard, fs::file_size(c / kShard) - 100);
        }},
       {"checkpoint.json is missing", [](const fs::path& c) { fs::remove(c / "checkpoint.json"); }},
       {"damaged or of another version", [](const fs::path& c) { fs::resize_file(c / "checkpoint.json", 40); }},
@@ -165,7 +166,7 @@ TEST_F(CheckpointTest, WhenNoneCanBeReadTheRunDoesNotBeginAnew) {
   for (int i = 0; i < 2; ++i) {
     trainer->Step();
     checkpoints().Save(trainer->session(), trainer->State(identity_));
-    fs::resize_file(Newest() / "state.safetensors", 10);
+    fs::resize_file(Newest() / kShard, 10);
   }
   std::vector<std::string> notices;
   const std::string message = Message([&] { checkpoints().LoadLatest(trainer->session(), identity_, notices); });
@@ -182,7 +183,7 @@ TEST_F(CheckpointTest, WhatWasPassedOverIsSetAsideAndRotatesNothingOut) {
   }
   checkpoints().SetAside(1);
   ASSERT_EQ(checkpoints().List().size(), 1u);
-  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "set-aside-step-000000003" / "state.safetensors"));
+  EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / "set-aside-step-000000003" / kShard));
   auto again = MakeTrainer();
   for (int i = 0; i < 2; ++i) again->Step();
   checkpoints().Save(again->session(), again->State(identity_));
@@ -213,7 +214,7 @@ TEST_F(CheckpointTest, WhatAKilledRunLeftIsNoCheckpoint) {
   auto trainer = MakeTrainer();
   const fs::path half = folder_ / "checkpoints" / ".writing-step-000000007";
   fs::create_directories(half);
-  std::ofstream(half / "state.safetensors") << "half";
+  std::ofstream(half / kShard) << "half";
   std::vector<std::string> notices;
   EXPECT_FALSE(checkpoints().LoadLatest(trainer->session(), identity_, notices).has_value());
   EXPECT_TRUE(checkpoints().List().empty());
