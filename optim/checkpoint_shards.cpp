@@ -9,7 +9,7 @@ namespace weir {
 namespace {
 
 constexpr int64_t kChunksBytes = int64_t{64} << 20;
-constexpr int64_t kDividedElements = 1 << 16;  // fewer are not worth a piece on each rank
+constexpr int64_t kPieceElements = 4096;  // a smaller piece is not worth its place in the index
 
 // Ranks that hold the same values, and which of them this one is.
 struct Holders {
@@ -25,7 +25,7 @@ Holders HoldersOf(const Value& parameter, const Layout& layout, int64_t rank) {
 
 // Of `rows` that all holders have, those of this one.
 Share ShareOfHolder(int64_t rows, int64_t elements, const Holders& holders, int64_t turn) {
-  if (elements >= kDividedElements && rows >= holders.count) return ShareOf(rows, holders.count, holders.index);
+  if (elements >= kPieceElements * holders.count && rows >= holders.count) return ShareOf(rows, holders.count, holders.index);
   return {.begin = 0, .end = turn % holders.count == holders.index ? rows : 0};
 }
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr auto kPatience = std::chrono::seconds(5);    // with ranks that may have failed
 constexpr int64_t kPieceBytes = int64_t{16} << 20;     // copied or written at a time
-constexpr int64_t kSmallStaging = int64_t{4} << 20;
+constexpr int64_t kSmallStaging = int64_t{64} << 10;
 
 template <class... Args>
 std::string Format(const char* format, Args... args) {
