@@ -1,4 +1,6 @@
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "backend/communicator.h"
 #include "backend/lane_trace.h"
@@ -128,6 +130,7 @@ struct Executor::Impl {
                           .communicator = launch.communicator};
     if (launch.communicator != nullptr) launch.communicator->ThrowIfAborted();
     const ProfilerRange range(*launch.node);
+    if (options.watch) Enter(parts[s]);
     try {
       if (tracing) {
         SetLaneNode(*launch.node);
@@ -148,6 +151,13 @@ struct Executor::Impl {
     }
   }
 
+  // The launches from here on are `part`'s; nullopt ends the last one's.
+  void Enter(std::optional<StepPart> part) {
+    if (tracing || (!edges.empty() && edges.back() == part)) return;
+    device->Mark(edges.size());
+    edges.push_back(part);
+  }
+
   const Plan& plan;
   const ExecutorOptions options;
   const std::shared_ptr<Device> device;
@@ -155,11 +165,15 @@ struct Executor::Impl {
   std::vector<Launch> launches;
   bool tracing = false;
   std::vector<const Node*> traced;
+  std::vector<StepPart> parts;                  // of each launch
+  std::vector<std::optional<StepPart>> edges;  // what begins at each mark
+  std::vector<ExpertLoad> loads;
 };
 
 Executor::Executor(const Plan& plan, const ExecutorOptions& options)
     : impl_(std::make_unique<Impl>(plan, options)) {
   for (const PlannedStep& step : plan.steps) impl_->AddLaunch(step);
+  if (options.watch) impl_->parts = PartsOf(plan);
   for (const auto& [value, index] : plan.buffer_of) {
     if (value->role == Role::kConstant) impl_->FillConstant(*value);
   }
@@ -193,6 +207,7 @@ void Executor::Synchronize() const { impl_->device->Synchronize(); }
 
 void Executor::StartTrace() {
   impl_->traced.clear();
+  impl_->edges.clear();  // the marks are the trace's
   impl_->tracing = true;
   StartLanes();
 }
@@ -208,13 +223,28 @@ std::vector<TraceSpan> Executor::StopTrace() {
   return spans;
 }
 
+StepSplit Executor::TakeSplit() {
+  StepSplit split;
+  const auto& edges = impl_->edges;
+  for (size_t i = 0; i + 1 < edges.size(); ++i) {
+    if (edges[i]) split[*edges[i]] += static_cast<float>(impl_->device->MarkSeconds(i + 1) - impl_->device->MarkSeconds(i));
+  }
+  impl_->edges.clear();
+  return split;
+}
+
+std::vector<ExpertLoad> Executor::TakeLoads() { return std::exchange(impl_->loads, {}); }
+
 void Executor::Run(Phase phase) {
+  std::optional<ExpertLoadCollector> collector;
+  if (impl_->options.watch && phase == Phase::kForward) collector.emplace(impl_->loads);
   for (size_t s = 0; s < impl_->launches.size(); ++s) {
     if (impl_->launches[s].node->phase != phase) continue;
     if (impl_->options.poison) impl_->Poison(static_cast<int>(s), /*born=*/true);
     impl_->RunStep(s);
     if (impl_->options.poison) impl_->Poison(static_cast<int>(s), /*born=*/false);
   }
+  if (impl_->options.watch) impl_->Enter(std::nullopt);
 }
 
 void Executor::Run() {

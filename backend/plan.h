@@ -9,6 +9,7 @@
 #include "backend/device.h"
 #include "backend/kernel.h"
 #include "backend/memory.h"
+#include "backend/step_split.h"
 #include "backend/trace.h"
 
 namespace weir {
@@ -59,6 +60,7 @@ struct ExecutorOptions {
   Communicator* communicator = nullptr;
   // Where the arena lives; null = a new device of the plan's kind.
   std::shared_ptr<Device> device = {};
+  bool watch = false;  // keeps what the Take functions below hand over: take it, or it grows
 };
 
 // Walks a plan over one zeroed arena per memory and decides nothing. No allocation after construction. The plan and
@@ -85,6 +87,11 @@ class Executor {
   // What runs between the two, launch by launch; marks cost a few microseconds each.
   void StartTrace();
   std::vector<TraceSpan> StopTrace();
+
+  // Of the phases run since the last call: seconds by part, marked where one part follows another, once the device
+  // has been waited for; and the load of each routed layer of the forward phases. Traced launches have no split.
+  StepSplit TakeSplit();
+  std::vector<ExpertLoad> TakeLoads();
 
  private:
   struct Impl;

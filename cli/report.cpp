@@ -10,6 +10,7 @@
 #include "cli/commands.h"
 #include "cli/options.h"
 #include "cli/outputs.h"
+#include "cli/report_pictures.h"
 #include "cli/sizes.h"
 #include "graph/error.h"
 #include "optim/chart.h"
@@ -35,12 +36,13 @@ std::string Text(const T& value, int precision = 6) {
   return out.str();
 }
 
-double Median(std::vector<double> values) {
+// "none" where no value is finite.
+std::string Median(std::vector<double> values) {
   std::erase_if(values, [](double v) { return !std::isfinite(v); });
-  if (values.empty()) return std::nan("");
+  if (values.empty()) return "none";
   const auto middle = values.begin() + std::ssize(values) / 2;
   std::ranges::nth_element(values, middle);
-  return *middle;
+  return Text(*middle);
 }
 
 template <class Record, class Field>
@@ -75,9 +77,9 @@ Rows Summary(const Metrics& metrics, const std::string& config) {
     rows.emplace_back("held-out loss, best", Text(best->loss) + " after step " + Text(best->step));
   }
   rows.emplace_back("steps skipped", Text(std::ranges::count(steps, true, &StepRecord::skipped)));
-  rows.emplace_back("tokens/s, median", Text(Median(Column(steps, &StepRecord::tokens_per_s))));
-  rows.emplace_back("step, median", Text(Median(Column(steps, &StepRecord::step_ms))) + " ms");
-  rows.emplace_back("model TFLOP/s of a rank, median", Text(Median(Column(steps, &StepRecord::model_tflops))));
+  rows.emplace_back("tokens/s, median", Median(Column(steps, &StepRecord::tokens_per_s)));
+  rows.emplace_back("step, median", Median(Column(steps, &StepRecord::step_ms)) + " ms");
+  rows.emplace_back("model TFLOP/s of a rank, median", Median(Column(steps, &StepRecord::model_tflops)));
   rows.emplace_back("planned device bytes of rank 0", FormatBytes(last.device_bytes));
   rows.emplace_back("planned host bytes of rank 0", FormatBytes(last.host_bytes));
   return rows;
@@ -93,7 +95,8 @@ template <class Field>
 std::string FieldChart(const Metrics& metrics, const std::string& title, Field StepRecord::* field, bool from_zero) {
   ChartLine line{.color = "#06c", .width = 1.5, .points = {}};
   for (const StepRecord& r : metrics.steps) line.points.emplace_back(static_cast<double>(r.step), static_cast<double>(r.*field));
-  const std::string note = line.points.empty() ? "" : "last " + Text(line.points.back().second, 4);
+  const bool known = !line.points.empty() && std::isfinite(line.points.back().second);
+  const std::string note = known ? "last " + Text(line.points.back().second, 4) : "";
   return ToSvg({.title = title, .note = note, .from_zero = from_zero, .lines = {std::move(line)}});
 }
 
@@ -142,7 +145,8 @@ std::string Page(const fs::path& run, const Metrics& metrics) {
          FieldChart(metrics, "Learning rate", &StepRecord::learning_rate, true) +
          FieldChart(metrics, "Gradient norm, before clipping", &StepRecord::grad_norm, true) +
          FieldChart(metrics, "Tokens per second", &StepRecord::tokens_per_s, true) +
-         FieldChart(metrics, "Model TFLOP/s of a rank", &StepRecord::model_tflops, true) + Memory(run / "plan.json") + "<h2>Configuration</h2>\n<pre>" +
+         FieldChart(metrics, "Model TFLOP/s of a rank", &StepRecord::model_tflops, true) + SplitPicture(metrics) + ExpertLoadPicture(metrics) +
+         Memory(run / "plan.json") + "<h2>Configuration</h2>\n<pre>" +
          EscapeXml(config) + "</pre>\n</body>\n</html>\n";
 }
 

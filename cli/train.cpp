@@ -54,6 +54,7 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("device", text(run.device = "cpu"), "where the step runs: cpu or cuda")
       ("threads", po::value<int>(&run.threads)->default_value(0), "CPU threads of a rank; 0 = its share of this process's cores; results do not depend on it")
       ("log-every", integer(run.log_every), "steps between progress lines")
+      ("log-load-every", integer(trainer.load_every = 10), "steps between records of the experts' load in metrics.jsonl: max/mean, chunks, helpers and routes by layer; 0 = none")
       ("dry-run", po::bool_switch(&run.dry_run), "check flags, model and data, print the resolved config and the plan, write nothing")
       ("tensorboard", po::bool_switch(&run.tensorboard), "write the metrics as TensorBoard event files too, in RUN/tensorboard")
       ("trace-step", integer(run.trace_step), "step whose launches are timed: RUN/trace.json for Perfetto, RUN/trace.txt by op; 0 = none")
@@ -121,6 +122,7 @@ void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   need(o.steps > 0, "--steps must be positive");
   need(run.trace_step >= 0 && run.trace_step <= o.steps, "--trace-step must be 1..--steps, or 0 for none");
   need(run.log_every > 0, "--log-every must be positive");
+  need(o.load_every >= 0, "--log-load-every must not be negative");
   need(o.sequence > 0 && o.sequence < kMostTokens, "--sequence must be 1..2^40");
   need(o.micro_batch > 0 && o.micro_batch < kMostTokens, "--micro-batch must be 1..2^40");
   need(o.grad_accumulation > 0 && o.grad_accumulation < (int64_t{1} << 24), "--grad-accumulation must be 1..2^24");

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kLeft = 70, kTop = 40, kWidth = 630, kHeight = 320;
 constexpr size_t kMostPoints = 1200;
+constexpr double kMostValue = 1e100;  // beyond it the steps of an axis overflow
 using Points = std::vector<std::pair<double, double>>;
 
 // A step of 1, 2 or 5 times a power of ten that cuts `range` into at most six parts.
@@ -23,7 +24,7 @@ double NiceStep(double range) {
 
 Points Shown(const Points& points) {
   Points finite;
-  std::ranges::copy_if(points, std::back_inserter(finite), [](const auto& p) { return std::isfinite(p.second); });
+  std::ranges::copy_if(points, std::back_inserter(finite), [](const auto& p) { return std::abs(p.second) < kMostValue; });
   if (finite.size() <= kMostPoints) return finite;
   Points thin;
   const size_t group = (finite.size() + kMostPoints - 1) / kMostPoints;
@@ -62,7 +63,7 @@ void DrawAxes(const Frame& frame, const std::string& label, std::ostream& svg) {
   for (double i = std::ceil(frame.bottom / step_y); i * step_y <= frame.top; ++i) {
     const double y = frame.Y(i * step_y);
     svg << "<line x1=\"" << kLeft << "\" x2=\"" << kLeft + kWidth << "\" y1=\"" << y << "\" y2=\"" << y
-        << "\" stroke=\"#ddd\"/><text x=\"" << kLeft - 8 << "\" y=\"" << y + 4 << "\" text-anchor=\"end\">" << i * step_y << "</text>\n";
+        << "\" stroke=\"#ddd\"/><text x=\"" << kLeft - 8 << "\" y=\"" << y + 4 << "\" text-anchor=\"end\">" << i * step_y + 0.0 << "</text>\n";
   }
   for (double i = std::ceil(frame.first / step_x); i * step_x <= frame.last; ++i) {
     svg << "<text x=\"" << frame.X(i * step_x) << "\" y=\"" << kTop + kHeight + 20 << "\" text-anchor=\"middle\">" << i * step_x << "</text>\n";
@@ -70,7 +71,25 @@ void DrawAxes(const Frame& frame, const std::string& label, std::ostream& svg) {
   svg << "<text x=\"" << kLeft + kWidth / 2 << "\" y=\"" << kTop + kHeight + 42 << "\" text-anchor=\"middle\">" << EscapeXml(label) << "</text>\n";
 }
 
+void DrawArea(const ChartLine& line, const Points& points, const Frame& frame, std::ostream& svg) {
+  svg << "<polygon fill=\"" << line.color << "\" points=\"";
+  for (const auto& [x, y] : points) svg << frame.X(x) << "," << frame.Y(y) << " ";
+  svg << frame.X(points.back().first) << "," << kTop + kHeight << " " << frame.X(points.front().first) << "," << kTop + kHeight << "\"/>\n";
+}
+
+// Names under the axis, each beside its colour; the last line's first.
+void DrawLegend(const std::vector<ChartLine>& lines, std::ostream& svg) {
+  double x = kLeft + 10;
+  for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
+    if (line->name.empty()) continue;
+    svg << "<rect x=\"" << x << "\" y=\"" << kTop + kHeight + 49 << "\" width=\"10\" height=\"10\" fill=\"" << line->color << "\"/><text x=\"" << x + 14
+        << "\" y=\"" << kTop + kHeight + 58 << "\">" << EscapeXml(line->name) << "</text>\n";
+    x += 26 + 6.5 * static_cast<double>(line->name.size());
+  }
+}
+
 void DrawLine(const ChartLine& line, const Points& points, const Frame& frame, std::ostream& svg) {
+  if (line.area) return DrawArea(line, points, frame, svg);
   svg << "<polyline fill=\"none\" stroke=\"" << line.color << "\" stroke-width=\"" << line.width << "\" points=\"";
   for (const auto& [x, y] : points) svg << frame.X(x) << "," << frame.Y(y) << " ";
   svg << "\"/>\n";
@@ -110,6 +129,7 @@ std::string ToSvg(const Chart& chart) {
   for (size_t i = 0; i < shown.size(); ++i) {
     if (!shown[i].empty()) DrawLine(chart.lines[i], shown[i], frame, svg);
   }
+  DrawLegend(chart.lines, svg);
   svg << "<text x=\"" << kLeft + kWidth << "\" y=\"24\" text-anchor=\"end\" fill=\"" << chart.lines.back().color << "\">"
       << EscapeXml(chart.note) << "</text>\n</svg>\n";
   return svg.str();

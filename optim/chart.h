@@ -10,6 +10,8 @@ struct ChartLine {
   double width = 2;
   std::vector<std::pair<double, double>> points;  // x ascending
   bool dots = false;  // marks each point
+  bool area = false;  // filled down to the axis
+  std::string name = {};  // in a legend, where given
 };
 
 struct Chart {

@@ -25,13 +25,44 @@ double Number(const nlohmann::json& json, const char* key) {
   return it != json.end() && it->is_number() ? it->get<double>() : std::nan("");
 }
 
+StepSplit SplitOf(const nlohmann::json& json, const char* key) {
+  StepSplit split;
+  const auto it = json.find(key);
+  if (it == json.end()) return split;
+  for (size_t part = 0; part < kStepPartNames.size(); ++part) split.at(part) = it->value(std::string(kStepPartNames[part]), 0.0f);
+  return split;
+}
+
+nlohmann::ordered_json ToJson(const StepSplit& split) {
+  nlohmann::ordered_json json;
+  for (size_t part = 0; part < kStepPartNames.size(); ++part) {
+    json[std::string(kStepPartNames[part])] = std::round(static_cast<double>(split.at(part)) * 1e6) / 1e6;
+  }
+  return json;
+}
+
+// Without the routes of each expert, which nothing here reads.
+std::vector<LayerLoad> LoadsOf(const nlohmann::json& json) {
+  std::vector<LayerLoad> loads;
+  for (const double load : json.value("expert_load", std::vector<double>())) loads.push_back({.max_over_mean = load, .routes = {}});
+  return loads;
+}
+
+template <class Field>
+std::vector<Field> Column(const std::vector<LayerLoad>& loads, Field LayerLoad::* field) {
+  std::vector<Field> column;
+  for (const LayerLoad& load : loads) column.push_back(load.*field);
+  return column;
+}
+
 StepRecord StepOf(const nlohmann::json& json) {
   return {.step = json.value("step", int64_t{0}), .loss = Number(json, "loss"), .grad_norm = Number(json, "grad_norm"),
           .learning_rate = Number(json, "learning_rate"), .tokens_per_s = Number(json, "tokens_per_s"),
           .step_ms = Number(json, "step_ms"), .tokens = json.value("tokens", int64_t{0}),
           .skipped = json.value("skipped", false), .spike = json.value("spike", false), .model_tflops = Number(json, "model_tflops"),
           .device_bytes = json.value("device_bytes", int64_t{0}), .host_bytes = json.value("host_bytes", int64_t{0}),
-          .time = Number(json, "time"), .router_loss = json.value("router_loss", 0.0)};
+          .time = Number(json, "time"), .router_loss = json.value("router_loss", 0.0),
+          .split = {.mean = SplitOf(json, "split_s"), .longest = SplitOf(json, "split_longest_s")}, .loads = LoadsOf(json)};
 }
 
 EvalRecord EvaluationOf(const nlohmann::json& json) {
@@ -78,14 +109,22 @@ Metrics ContinueMetrics(const std::filesystem::path& file, int64_t step) {
 }
 
 std::vector<std::pair<std::string, double>> Scalars(const StepRecord& r) {
-  return {{"train/loss", r.loss},
-          {"train/grad_norm", r.grad_norm},
-          {"train/learning_rate", r.learning_rate},
-          {"speed/tokens_per_s", r.tokens_per_s},
-          {"speed/step_s", r.step_ms / 1e3},
-          {"speed/model_tflops", r.model_tflops},
-          {"memory/device_gib", static_cast<double>(r.device_bytes) / 1073741824.0},
-          {"memory/host_gib", static_cast<double>(r.host_bytes) / 1073741824.0}};
+  std::vector<std::pair<std::string, double>> scalars = {
+      {"train/loss", r.loss},
+      {"train/grad_norm", r.grad_norm},
+      {"train/learning_rate", r.learning_rate},
+      {"speed/tokens_per_s", r.tokens_per_s},
+      {"speed/step_s", r.step_ms / 1e3},
+      {"speed/model_tflops", r.model_tflops},
+      {"memory/device_gib", static_cast<double>(r.device_bytes) / 1073741824.0},
+      {"memory/host_gib", static_cast<double>(r.host_bytes) / 1073741824.0}};
+  for (size_t part = 0; part < kStepPartNames.size(); ++part) {
+    scalars.emplace_back(StrCat("split_s/", kStepPartNames[part]), static_cast<double>(r.split.mean.at(part)));
+  }
+  for (size_t layer = 0; layer < r.loads.size(); ++layer) {
+    scalars.emplace_back(StrCat("expert_load/layer_", layer), r.loads[layer].max_over_mean);
+  }
+  return scalars;
 }
 
 std::vector<std::pair<std::string, double>> Scalars(const EvalRecord& r) {
@@ -106,6 +145,14 @@ void MetricsLog::Write(const StepRecord& r) {
       {"step_ms", r.step_ms}, {"skipped", r.skipped},   {"spike", r.spike},    {"model_tflops", r.model_tflops},
       {"device_bytes", r.device_bytes}, {"host_bytes", r.host_bytes}, {"time", r.time}};
   if (r.router_loss != 0) line["router_loss"] = r.router_loss;
+  line["split_s"] = ToJson(r.split.mean);
+  if (r.split.longest != r.split.mean) line["split_longest_s"] = ToJson(r.split.longest);
+  if (!r.loads.empty()) {
+    line["expert_load"] = Column(r.loads, &LayerLoad::max_over_mean);
+    line["expert_chunks"] = Column(r.loads, &LayerLoad::chunks);
+    line["expert_helpers"] = Column(r.loads, &LayerLoad::helpers);
+    line["expert_routes"] = Column(r.loads, &LayerLoad::routes);
+  }
   WriteLine(line.dump());
 }
 

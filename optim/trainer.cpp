@@ -1,5 +1,6 @@
 #include "optim/trainer.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 
@@ -17,10 +18,12 @@ Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoade
                  Communicator* communicator)
     : options_(std::move(options)),
       data_(data),
+      communicator_(communicator),
       session_(canonical, options_.training, options_.micro_batch, options_.sequence, options_.init, passes,
                options_.device, communicator),
       rank_(communicator == nullptr ? 0 : communicator->rank()),
-      flop_per_token_(ModelFlopPerToken(canonical, options_.sequence)) {
+      flop_per_token_(ModelFlopPerToken(canonical, options_.sequence)),
+      reader_([this](int64_t first) { return ReadStep(first); }) {
   options_.schedule.total_steps = options_.steps;
   options_.schedule.Validate();
   WEIR_CHECK(options_.grad_accumulation > 0, ErrorCode::kInvalidArgument, "--grad-accumulation=",
@@ -56,10 +59,16 @@ TrainingSession::MicroBatch Trainer::ReadMicroBatch(const DataLoader& data, int6
   return batch;
 }
 
-std::vector<TrainingSession::MicroBatch> Trainer::ReadStep() const {
-  std::vector<TrainingSession::MicroBatch> batches;
-  for (int64_t micro = 0; micro < options_.grad_accumulation; ++micro) batches.push_back(ReadMicroBatch(data_, samples_, micro));
+StepReader::Batches Trainer::ReadStep(int64_t first) const {
+  StepReader::Batches batches;
+  for (int64_t micro = 0; micro < options_.grad_accumulation; ++micro) batches.push_back(ReadMicroBatch(data_, first, micro));
   return batches;
+}
+
+// The next step is read while this one is at work.
+StepReader::Batches Trainer::TakeStep() {
+  const int64_t next = samples_ + tokens_per_step() / options_.sequence;
+  return reader_.Take(samples_, step_ + 1 < options_.steps ? std::optional(next) : std::nullopt);
 }
 
 std::optional<EvalRecord> Trainer::Evaluate(const DataLoader& held_out, int64_t batches, const std::function<bool()>& stop) {
@@ -101,8 +110,12 @@ void Trainer::UpdateOrSkip(const StepResult& result, StepRecord& record) {
 
 StepRecord Trainer::Step() {
   const auto start = std::chrono::steady_clock::now();
-  const auto batches = ReadStep();
   StepRecord record;
+  StepSplit split;
+  const auto batches = [&] {
+    const PartClock clock(split, StepPart::kData);
+    return TakeStep();
+  }();
   record.learning_rate = options_.schedule.At(step_);
   const StepResult result = session_.ComputeGradients(batches);
   record.step = ++step_;
@@ -114,6 +127,11 @@ StepRecord Trainer::Step() {
   record.tokens = tokens_ += result.valid_labels;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   record.step_ms = elapsed.count() * 1e3;
+  split += result.split;
+  split += session_.TakeSplit();
+  split[StepPart::kOther] = std::max(0.0f, static_cast<float>(elapsed.count()) - split.Sum());
+  record.split = SplitsOfAllRanks(split, communicator_);
+  if (options_.load_every > 0 && step_ % options_.load_every == 0) record.loads = LoadsOfAllRanks(result.loads, communicator_);
   record.tokens_per_s = static_cast<double>(result.valid_labels) / elapsed.count();
   const int64_t positions = tokens_per_step() / options_.training.layout.world;
   record.model_tflops = static_cast<double>(positions) * flop_per_token_ / elapsed.count() * 1e-12;

@@ -10,8 +10,10 @@
 #include "graph/error.h"
 #include "optim/checkpoint.h"
 #include "optim/data_loader.h"
+#include "optim/expert_loads.h"
 #include "optim/loss_statistics.h"
 #include "optim/lr_schedule.h"
+#include "optim/step_reader.h"
 #include "optim/training_session.h"
 
 namespace weir {
@@ -40,6 +42,7 @@ struct TrainerOptions {
   InitOptions init;
   NonFinitePolicy non_finite = NonFinitePolicy::kStop;
   double skip_loss_z = 0;         // a step whose loss is so many standard deviations above the mean changes nothing; 0 = off
+  int64_t load_every = 0;         // steps between records of the experts' load; 0 = none
   Placement device;
 };
 
@@ -55,6 +58,8 @@ struct StepRecord {
   int64_t device_bytes = 0, host_bytes = 0;  // of the plan, on this rank
   double time = 0;  // when it ended, seconds since 1970
   double router_loss = 0;  // what of the loss is the routers'
+  RankSplits split = {};
+  std::vector<LayerLoad> loads = {};  // of each routed layer; empty but every load_every steps
 };
 
 // One evaluation, as logged: after `step` finished steps.
@@ -108,7 +113,8 @@ class Trainer {
  private:
   // This rank's part of the `micro`-th batch of all ranks after sample `first`.
   TrainingSession::MicroBatch ReadMicroBatch(const DataLoader& data, int64_t first, int64_t micro) const;
-  std::vector<TrainingSession::MicroBatch> ReadStep() const;
+  StepReader::Batches ReadStep(int64_t first) const;
+  StepReader::Batches TakeStep();
   void UpdateOrSkip(const StepResult& result, StepRecord& record);
   int64_t samples_per_micro_batch() const {  // of all ranks
     return tokens_per_step() / (options_.grad_accumulation * options_.sequence);
@@ -116,12 +122,14 @@ class Trainer {
 
   TrainerOptions options_;
   const DataLoader& data_;
+  Communicator* const communicator_;
   TrainingSession session_;
   int64_t rank_;
   double flop_per_token_;
   LossStatistics losses_;
   int64_t non_finite_ = 0;  // steps in a row
   int64_t step_ = 0, updates_ = 0, tokens_ = 0, samples_ = 0;
+  StepReader reader_;
 };
 
 struct Metrics {

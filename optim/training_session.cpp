@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "backend/cuda_communicator.h"
 #include "backend/host_memory.h"
@@ -125,7 +126,7 @@ void TrainingSession::MakeExecutor(const Placement& place) {
   device_ = cuda ? MakeCudaDevice(place.ordinal) : MakeCpuDevice();
   if (cuda && communicator_ != nullptr) between_gpus_ = MakeNcclCommunicator(*communicator_, *device_, place.timeout);
   Communicator* own = between_gpus_ ? between_gpus_.get() : communicator_;
-  executor_ = std::make_unique<Executor>(plan_, ExecutorOptions{.communicator = own, .device = device_});
+  executor_ = std::make_unique<Executor>(plan_, ExecutorOptions{.communicator = own, .device = device_, .watch = true});
 }
 
 // After another rank has failed the queue goes on with garbage: what it says then counts for nothing.
@@ -159,14 +160,16 @@ void TrainingSession::CheckBatch(const MicroBatch& micro_batch, size_t index) co
   }
 }
 
-int64_t TrainingSession::CountValidLabels(std::span<const MicroBatch> micro_batches) const {
+int64_t TrainingSession::CountValidLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const {
   int64_t count = 0;
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     CheckBatch(micro_batches[i], i);
     const auto& labels = micro_batches[i].labels;
     count += static_cast<int64_t>(labels.size()) - std::ranges::count(labels, ignore_index_);
   }
-  if (communicator_ != nullptr) SumOverRanks(*communicator_, std::span(&count, 1), {"SumOverRanks", "valid labels"});
+  if (communicator_ == nullptr) return count;
+  const PartClock clock(split, StepPart::kRanks);
+  SumOverRanks(*communicator_, std::span(&count, 1), {"SumOverRanks", "valid labels"});
   return count;
 }
 
@@ -174,6 +177,7 @@ int64_t TrainingSession::CountValidLabels(std::span<const MicroBatch> micro_batc
 void TrainingSession::AgreeOnResult(StepResult& result) const {
   result.finite = std::isfinite(result.loss) && std::isfinite(result.grad_norm);
   if (communicator_ == nullptr) return;
+  const PartClock clock(result.split, StepPart::kRanks);
   double shared[] = {result.loss, result.finite ? 0.0 : 1.0, result.router_loss};
   SumOverRanks(*communicator_, shared, {"SumOverRanks", "loss"});
   result.loss = shared[0];
@@ -190,7 +194,8 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   WEIR_CHECK(micro_batches.size() <= 1 || !one_micro_batch_, ErrorCode::kInvalidArgument, "--head-gradient=shard adds over ranks in each of ",
              micro_batches.size(), " micro-batches; use --grad-accumulation 1, or --head-gradient whole");
   StepResult result;
-  result.valid_labels = CountValidLabels(micro_batches);
+  result.split = std::exchange(earlier_, {});
+  result.valid_labels = CountValidLabels(micro_batches, result.split);
   const double scale = result.valid_labels == 0 ? 0 : 1 / static_cast<double>(result.valid_labels);
   SetScalar("loss_scale", static_cast<float>(scale));
   executor_->Run(Phase::kBegin);
@@ -201,10 +206,13 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
     executor_->Run(Phase::kBackward);
     result.loss += Result(*loss);
     if (router_loss != nullptr) result.router_loss += Floats("router_loss")[0];
+    result.split += executor_->TakeSplit();
   }
+  result.loads = executor_->TakeLoads();
   result.loss += result.router_loss;
   executor_->Run(Phase::kNorm);
   result.grad_norm = Result(Named("gradient_norm"));
+  result.split += executor_->TakeSplit();
   AgreeOnResult(result);
   return result;
 }
@@ -212,6 +220,7 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
 std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const std::function<MicroBatch(int64_t)>& read,
                                                    const std::function<bool()>& stop) {
   SetScalar("loss_scale", 1.0f);
+  earlier_ += executor_->TakeSplit();
   executor_->Run(Phase::kBegin);  // weights as the last update left them: cast or gathered once a step
   double sums[] = {0, 0};  // of losses, of labels: whole numbers below 2^53
   for (int64_t i = 0; i < micro_batches; ++i) {
@@ -221,6 +230,8 @@ std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const
     WriteMicroBatch(micro_batch);
     executor_->Run(Phase::kForward);
     sums[0] += Result(*graph_->outputs[0]);
+    executor_->TakeSplit();  // no part of a step
+    executor_->TakeLoads();
     sums[1] += static_cast<double>(std::ssize(micro_batch.labels) - std::ranges::count(micro_batch.labels, ignore_index_));
   }
   if (communicator_ != nullptr) SumOverRanks(*communicator_, sums, {"SumOverRanks", "evaluation"});
@@ -233,6 +244,8 @@ void TrainingSession::Update(double learning_rate, int64_t step) {
   SetScalar("step", step);
   executor_->Run(Phase::kUpdate);
 }
+
+StepSplit TrainingSession::TakeSplit() { return device_->kind() == DeviceKind::kCpu ? executor_->TakeSplit() : StepSplit(); }
 
 const Value& TrainingSession::Named(const std::string& name) const {
   const Value* value = graph_->FindValue(name);

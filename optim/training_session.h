@@ -33,6 +33,9 @@ struct StepResult {
   double grad_norm = 0;  // global, before clipping
   int64_t valid_labels = 0;
   bool finite = true;    // false: loss or norm is NaN or inf on any rank
+  // Of this rank. A GPU ends an update while the next step is made ready, and it counts there.
+  StepSplit split;
+  std::vector<ExpertLoad> loads;  // of each routed layer
 };
 
 // Where a session runs: the CPU, or GPU number `ordinal` of this process.
@@ -75,6 +78,8 @@ class TrainingSession {
                                      const std::function<bool()>& stop);
   // AdamW with the gradients at hand; `step` counts from 1.
   void Update(double learning_rate, int64_t step);
+  // What of the step's split was not known when its gradients were: on a CPU, the update.
+  StepSplit TakeSplit();
 
   // Trained parameters in graph order.
   const std::vector<const Value*>& parameters() const { return parameters_; }
@@ -112,7 +117,7 @@ class TrainingSession {
  private:
   void WriteMicroBatch(const MicroBatch& micro_batch);
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
-  int64_t CountValidLabels(std::span<const MicroBatch> micro_batches) const;
+  int64_t CountValidLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const;
   void AgreeOnResult(StepResult& result) const;
   void CheckMemory(const Placement& place) const;
   int64_t BytesOfStaging(const Placement& place) const;
@@ -134,6 +139,7 @@ class TrainingSession {
   std::unique_ptr<Executor> executor_;
   std::vector<const Value*> parameters_;
   const Value* staging_ = nullptr;
+  StepSplit earlier_;  // what ended after the last step's result was known
   int64_t ignore_index_;
   bool one_micro_batch_;  // a step has
   Communicator* communicator_;

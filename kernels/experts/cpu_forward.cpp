@@ -1,5 +1,6 @@
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
+#include "backend/step_split.h"
 #include "kernels/common/parallel_tasks.h"
 #include "kernels/experts/cpu.h"
 
@@ -43,11 +44,19 @@ void ForwardBlock(const ExpertsShape& s, const ExpertLayer& layer, const Experts
               w.home + block.begin * s.h);
 }
 
+ExpertLoad LoadOf(const ExpertsShape& s, const int64_t* ids) {
+  ExpertLoad load{.routes = std::vector<int64_t>(static_cast<size_t>(s.e)),
+                  .chunks = DivCeil(s.leaves, s.LeavesPerChunk())};
+  for (int64_t route = 0; route < s.n * s.k; ++route) ++load.routes[static_cast<size_t>(ids[route])];
+  return load;
+}
+
 void LaunchExperts(KernelContext& c) {
   const ExpertsShape s(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[4].dims);
   const ExpertLayer layer{s.h, s.i, ExpertActivation(c.attributes())};
   const ExpertsInputs in(c);
   CheckExpertIds(in.ids, s.n, s.k, s.e);
+  TellExpertLoad(LoadOf(s, in.ids));
   WorkspaceLayout layout(c.workspace.data());
   Workspace w(s, layout);
   std::byte* slots = c.workspace.data() + layout.bytes();

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/cuda_error.h"
+#include "backend/step_split.h"
 
 namespace weir {
 namespace {
@@ -105,6 +106,14 @@ CudaExperts::CudaExperts(KernelContext& context, const CudaExpertsShape& shape, 
       counts_(CudaRouteCounts::Count(context.inputs[1], s_.leaves, s_.e, b_.counts, queue_)) {
   b_.batch.Bind(queue_, context.inputs[3].dtype);
   PlanChunks();
+  TellLoad();
+}
+
+void CudaExperts::TellLoad() const {
+  ExpertLoad load{.routes = std::vector<int64_t>(static_cast<size_t>(s_.e)), .chunks = std::ssize(chunks_)};
+  for (size_t cell = 0; cell < counts_.size(); ++cell)
+    load.routes[cell % load.routes.size()] += counts_[cell];
+  TellExpertLoad(std::move(load));
 }
 
 void CudaExperts::PlanChunks() {

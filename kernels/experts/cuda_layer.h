@@ -56,6 +56,7 @@ class CudaExperts {
   };
 
   void PlanChunks();
+  void TellLoad() const;
   void PlanRows(Chunk& chunk, int64_t first_leaf, int64_t end_leaf);
   void Sort(const Chunk& chunk);
   CudaExpertBatch::Rows RowsOf(const Chunk& chunk) const;

@@ -1,8 +1,25 @@
 #include "kernels/pipelined_llep/pipeline.h"
 
+#include "backend/step_split.h"
 #include "graph/error.h"
 
 namespace weir {
+namespace {
+
+// counts[source rank][leaf][expert] of one source; helpers of all.
+ExpertLoad LoadOf(const LlepKnobs& knobs, std::span<const int64_t> counts, const LlepPlan& plan,
+                  int64_t rank) {
+  ExpertLoad load{.routes = std::vector<int64_t>(static_cast<size_t>(knobs.experts)),
+                  .chunks = std::ssize(plan.chunks)};
+  for (int64_t leaf = 0; leaf < knobs.leaves; ++leaf) {
+    for (int64_t expert = 0; expert < knobs.experts; ++expert)
+      load.routes[static_cast<size_t>(expert)] += RouteCount(knobs, counts, rank, leaf, expert);
+  }
+  for (const auto& borrowed : plan.foreign) load.helpers += std::ssize(borrowed);
+  return load;
+}
+
+}  // namespace
 
 DispatchPlan::DispatchPlan(const KernelContext& c, const DispatchShape& shape,
                            std::span<const int64_t> counts)
@@ -10,6 +27,7 @@ DispatchPlan::DispatchPlan(const KernelContext& c, const DispatchShape& shape,
       group_(ExpertGroup(c, shape)),
       tensor_(c.node.in(3)->name) {
   CheckLlepPlan(shape.knobs, counts, plan_);
+  TellExpertLoad(LoadOf(shape.knobs, counts, plan_, rank()));
   for (const LlepChunk& chunk : plan_.chunks) {
     chunks_.emplace_back(shape.knobs, counts, chunk, rank());
     WEIR_CHECK(chunks_.back().away_rows <= shape.rows, ErrorCode::kInternal, "a chunk brings ",

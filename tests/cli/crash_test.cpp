@@ -63,7 +63,7 @@ class Crash : public testing::Test {
     for (std::string line; std::getline(file, line);) {
       auto json = nlohmann::json::parse(line);
       if (json.contains("checkpoint_bytes")) continue;
-      for (const char* key : {"time", "step_ms", "tokens_per_s", "model_tflops", "eval_ms"}) json.erase(key);
+      for (const char* key : {"time", "step_ms", "tokens_per_s", "model_tflops", "eval_ms", "split_s"}) json.erase(key);
       text += json.dump() + "\n";
     }
     return text;

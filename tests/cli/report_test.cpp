@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <sstream>
 
 #include "graph/error.h"
@@ -54,7 +55,7 @@ class Report : public testing::Test {
 };
 
 TEST_F(Report, IsOneWellFormedPageWithTheRunsNumbers) {
-  ASSERT_EQ(Weir(Train("--steps 12 --eval-every 5 --eval-data " + (folder_ / "text.txt").string())), 0) << Slurp(folder_ / "log");
+  ASSERT_EQ(Weir(Train("--steps 12 --log-load-every 4 --eval-every 5 --eval-data " + (folder_ / "text.txt").string())), 0) << Slurp(folder_ / "log");
   ASSERT_EQ(Weir("report '" + Run().string() + "'"), 0) << Slurp(folder_ / "log");
   const std::string page = Slurp(Run() / "report.html");
   const Tree body = Parse(page).get_child("html.body");
@@ -78,7 +79,11 @@ TEST_F(Report, IsOneWellFormedPageWithTheRunsNumbers) {
   EXPECT_NEAR(std::stod(summary["held-out loss, last"]), held_out, 1e-4);
   const auto plan = nlohmann::json::parse(Slurp(Run() / "plan.json"));
   EXPECT_EQ(plan["arena_bytes"], bytes);
-  EXPECT_EQ(body.count("svg"), 6u) << "five charts, memory by term";
+  EXPECT_EQ(body.count("svg"), 8u) << "five charts, the step's parts, load by layer, memory by term";
+  EXPECT_EQ(Count(page, "<title>step 4, layer"), 2u) << "two routed layers";
+  EXPECT_EQ(Count(page, "<title>step "), 6u) << "logged after steps 4, 8 and 12";
+  for (const char* part : {">forward<", ">backward<", ">dispatch<", ">head<", ">optimizer<"}) EXPECT_NE(page.find(part), page.npos) << part;
+  EXPECT_EQ(page.find(">reduction<"), page.npos) << "one rank";
   for (const auto& [term, amount] : plan["ledger"].items()) {
     EXPECT_TRUE(amount.get<int64_t>() == 0 || page.find(">" + term + "</text>") != page.npos) << term;
   }
@@ -97,6 +102,32 @@ TEST_F(Report, OfWhatIsNoRunIsAnError) {
   EXPECT_EQ(Slurp(folder_ / "empty/metrics.jsonl"), R"({"step": 1, "lo)") << "only read";
 }
 
+// Parts of a step add up to its time; each layer's routes are tokens * top_k, and the load is theirs.
+TEST_F(Report, MetricsTellPartsAndLoadOfEveryStep) {
+  ASSERT_EQ(Weir(Train("--steps 6 --grad-accumulation 3 --log-load-every 2")), 0) << Slurp(folder_ / "log");
+  std::istringstream lines(Slurp(Run() / "metrics.jsonl"));
+  int64_t step = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    ++step;
+    double sum = 0;
+    for (const auto& [part, seconds] : json["split_s"].items()) sum += seconds.get<double>();
+    EXPECT_NEAR(sum * 1e3, json["step_ms"].get<double>(), 0.2 + 0.01 * json["step_ms"].get<double>());
+    for (const char* part : {"forward", "backward", "dispatch", "head", "optimizer"}) EXPECT_GT(json["split_s"][part].get<double>(), 0) << part;
+    EXPECT_FALSE(json.contains("split_longest_s")) << "one rank";
+    ASSERT_EQ(json.contains("expert_routes"), step % 2 == 0);
+    if (step % 2 != 0) continue;
+    ASSERT_EQ(json["expert_routes"].size(), 2u);
+    for (size_t layer = 0; layer < 2; ++layer) {
+      const auto routes = json["expert_routes"][layer].get<std::vector<int64_t>>();
+      const int64_t all = std::accumulate(routes.begin(), routes.end(), int64_t{0});
+      EXPECT_EQ(all, 3 * 2 * 32 * 2) << "micro-batches, rows, tokens, top_k";
+      EXPECT_NEAR(json["expert_load"][layer].get<double>(), static_cast<double>(std::ranges::max(routes)) * std::ssize(routes) / static_cast<double>(all), 1e-12);
+    }
+  }
+  EXPECT_EQ(step, 6);
+}
+
 // The event file of a resumed run holds each step once.
 TEST_F(Report, EventFilesFollowTheMetrics) {
   ASSERT_EQ(Weir(Train("--steps 4 --save-every 2 --tensorboard")), 0) << Slurp(folder_ / "log");
@@ -106,6 +137,7 @@ TEST_F(Report, EventFilesFollowTheMetrics) {
   ASSERT_EQ(files.size(), 1u);
   EXPECT_EQ(Count(Slurp(files[0]), "train/loss"), 6u);
   EXPECT_EQ(Count(Slurp(files[0]), "memory/device_gib"), 6u);
+  EXPECT_EQ(Count(Slurp(files[0]), "split_s/backward"), 6u);
 }
 
 TEST(Chart, DrawsWhatIsFiniteAndThinsWhatIsLong) {
@@ -116,6 +148,18 @@ TEST(Chart, DrawsWhatIsFiniteAndThinsWhatIsLong) {
   EXPECT_NO_THROW(Parse(svg));
   EXPECT_LT(svg.size(), 40000u);
   EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+// Values near the largest there are would give axes without numbers.
+TEST(Chart, HasNoAxisThatIsNotANumber) {
+  for (const double value : {1e308, -1e308, 1e-320, 0.0, -3.0}) {
+    for (const bool from_zero : {false, true}) {
+      const std::string svg = ToSvg({.title = "", .note = "", .from_zero = from_zero, .lines = {{.color = "#000", .points = {{1, 1}, {2, value}}}}});
+      EXPECT_EQ(svg.find("nan"), std::string::npos) << value;
+      EXPECT_EQ(svg.find("inf"), std::string::npos) << value;
+      EXPECT_EQ(svg.find(">-0<"), std::string::npos) << value;
+    }
+  }
 }
 
 // Two points of a chart whose frame is known: 4 % of room above and below.

@@ -99,11 +99,18 @@ TEST_F(TrainRanks, RepeatTheirBytesAndMatchOneRank) {
 
 // Experts on two ranks: chunks and lent experts change no bit, and the file has all experts.
 TEST_F(TrainRanks, StreamTheirExpertsWithTheSameBytes) {
-  const std::string flags = "--ranks 2 --expert-parallel 2 --steps 2 --micro-batch 1 --learning-rate 1e-2 ";
+  const std::string flags = "--ranks 2 --expert-parallel 2 --steps 2 --micro-batch 1 --learning-rate 1e-2 --log-load-every 2 ";
   const Outcome whole = Train("whole", flags), chunks = Train("chunks", flags + "--chunk-tokens 3 --lambda 1 --alpha 1 --min-rows 1 --max-foreign 2");
   ASSERT_EQ(whole.code, 0) << whole.text;
   ASSERT_EQ(chunks.code, 0) << chunks.text;
   EXPECT_EQ(Slurp(folder_ / "whole" / "weights.safetensors"), Slurp(folder_ / "chunks" / "weights.safetensors"));
+  // The same routes, of both ranks; more chunks and some lent experts.
+  const auto plain = Metrics("whole").back(), streamed = Metrics("chunks").back();
+  EXPECT_EQ(plain["expert_routes"], streamed["expert_routes"]);
+  EXPECT_TRUE(plain.contains("split_longest_s"));
+  EXPECT_EQ(plain["expert_helpers"][0], 0);
+  EXPECT_GT(streamed["expert_chunks"][0], plain["expert_chunks"][0]);
+  EXPECT_GT(streamed["expert_helpers"][0].get<int64_t>() + streamed["expert_helpers"][1].get<int64_t>(), 0);
   const Outcome one = Train("one", "--steps 2 --micro-batch 2 --learning-rate 1e-2");
   ASSERT_EQ(one.code, 0) << one.text;
   const auto spread = ReadSafetensors(folder_ / "whole" / "weights.safetensors").tensors;
