@@ -11,8 +11,9 @@ namespace {
 
 std::string Where(const Node& node) { return node.source.empty() ? node.op() : node.source; }
 
-// CPU kernels compute in float32.
-bool HasBFloat16(const Node& node) {
+// CPU kernels compute in float32; some hold, convert or move bfloat16.
+bool ComputesInBFloat16(const Node& node) {
+  if (node.op() == "Cast" || node.op() == "AllGatherRows" || node.op().ends_with("AdamW")) return false;
   const auto is = [](const Value* value) { return value != nullptr && value->dtype == DType::kBFloat16; };
   return std::ranges::any_of(node.inputs, is) || std::ranges::any_of(node.outputs, is);
 }
@@ -28,7 +29,7 @@ void CheckKernels(const Graph& graph, DeviceKind device) {
       reason = kernel->unsupported(*node);
       if (!reason.empty()) reason = node->op() + ": " + reason;
     }
-    if (reason.empty() && device == DeviceKind::kCpu && HasBFloat16(*node)) {
+    if (reason.empty() && device == DeviceKind::kCpu && ComputesInBFloat16(*node)) {
       reason = "bfloat16 compute runs with --device cuda only";
     }
     if (reason.empty()) continue;

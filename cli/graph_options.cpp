@@ -17,7 +17,7 @@ po::options_description GraphOptions(TrainingOptions& training) {
   po::options_description group("Training graph");
   group.add_options()
       ("precision", po::value<std::string>(&training.precision)->default_value(training.precision),
-       "of compute: float32, or bfloat16 with float32 masters, accumulators and moments (--device cuda)")
+       "of compute: float32, or bfloat16 with float32 masters, accumulators and moments (--device cuda); bfloat16-weights computes in float32 on weights rounded as bfloat16 rounds them")
       ("strip", po::value<int64_t>(&training.strip)->default_value(training.strip),
        "columns of logits alive at a time, loss and head gradients formed strip by strip, same bits; 0 = off")
       ("vocab-leaf", po::value<int64_t>(&training.vocab_leaf)->default_value(training.vocab_leaf),
@@ -42,10 +42,10 @@ po::options_description GraphOptions(TrainingOptions& training) {
       ("stash", po::value<std::string>(&training.stash)->default_value(training.stash),
        "what --host-budget holds: boundaries (the layers' inputs), or attention: those first, then what --recompute-keep attention keeps")
       ("bucket", po::value<int64_t>(&training.offload.bucket)->default_value(training.offload.bucket),
-       "optimizer moments live in host memory and pass through the device in buckets of so many elements, same bits; 0 = off")
+       "optimizer moments, and in bfloat16 the low halves of masters, live in host memory and pass through the device in buckets of so many elements, same bits; 0 = off")
       ("slots", po::value<int64_t>(&training.offload.slots)->default_value(training.offload.slots),
        "with --bucket: buckets on the device at a time")
-      ("resident", Bytes(training.offload.resident, "--resident"), "with --bucket: bytes of moments that stay on the device, smallest parameters first");
+      ("resident", Bytes(training.offload.resident, "--resident"), "with --bucket: bytes of that state that stay on the device, smallest parameters first");
   return group;
 }
 

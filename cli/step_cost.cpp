@@ -117,9 +117,9 @@ class Estimate {
     AddLink(node, bytes, std::min(compute, bytes / rates_.link) * (1 - 1 / (passes * windows)));
   }
 
-  // 8 bytes of moments a parameter each way.
+  // 8 bytes of moments a parameter each way, 10 with the low half of a split master.
   void AddStreamedMoments(const Node& node) {
-    const double bytes = BytesOfValue(node.in(2)) + BytesOfValue(node.in(3));
+    const double bytes = BytesOfValue(node.in(2)) + BytesOfValue(node.in(3)) + BytesOfValue(node.in(7));
     cost.host_bytes += bytes;
     Take(node, "host link", std::max({bytes / rates_.h2d, bytes / rates_.d2h, BytesMoved(node) / rates_.memory_bandwidth}));
   }

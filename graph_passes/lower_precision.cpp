@@ -80,7 +80,31 @@ class Lowering {
     return changed_;
   }
 
+  bool RoundWeights() {
+    for (const auto& node : graph_.nodes()) {
+      const Slots* slots = Computes(*node) ? SlotsOf(*node) : nullptr;
+      if (slots == nullptr) continue;
+      for (const int i : slots->inputs) Round(*node, static_cast<size_t>(i));
+    }
+    return changed_;
+  }
+
  private:
+  void Round(Node& node, size_t i) {
+    Value* weight = node.in(i);
+    if (weight == nullptr || weight->role != Role::kParameter) return;
+    Value* rounded = Converted(weight, DType::kBFloat16, &node);
+    Value*& wide = converted_[{rounded, DType::kFloat32}];
+    if (wide == nullptr) {
+      Builder builder(graph_, FirstAfterBegin());
+      builder.SetPhase(Phase::kBegin);
+      builder.SetStem(weight->name + ".rounded");
+      wide = builder.Op("Cast", {rounded}, {{"to", int64_t{OnnxNumber(DType::kFloat32)}}});
+    }
+    graph_.SetInput(&node, i, wide);
+    context_.Matched(node);
+  }
+
   // Everything between the router's projection and the experts.
   void MarkRouter(const Value* value) {
     Node* node = value == nullptr ? nullptr : value->producer;
@@ -160,6 +184,9 @@ class Lowering {
 
 }  // namespace
 
-bool LowerPrecision::Run(Graph& graph, PassContext& context) { return Lowering(graph, context).Run(); }
+bool LowerPrecision::Run(Graph& graph, PassContext& context) {
+  Lowering lowering(graph, context);
+  return extent_ == kWeights ? lowering.RoundWeights() : lowering.Run();
+}
 
 }  // namespace weir

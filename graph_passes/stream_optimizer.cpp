@@ -5,31 +5,25 @@
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "graph_passes/match.h"
+#include "graph_passes/replace_node.h"
 
 namespace weir {
 namespace {
 
-// m and v of the parameter that a node steps.
-int64_t MomentBytes(const Node& node) {
-  return BytesOf(node.in(2)->dtype, NumElements(ToDims(node.in(2)->shape))) +
-         BytesOf(node.in(3)->dtype, NumElements(ToDims(node.in(3)->shape)));
+// m, v and the low halves of the parameter that a node steps.
+int64_t StateBytes(const Node& node) {
+  int64_t bytes = 0;
+  for (const size_t i : {2, 3, 7}) {
+    if (const Value* state = node.in(i)) bytes += BytesOf(state->dtype, NumElements(ToDims(state->shape)));
+  }
+  return bytes;
 }
 
 Node& Replace(Graph& graph, Node& adamw, const StreamOptimizerOptions& options) {
-  const auto next = std::next(adamw.self);
-  Node* before = next == graph.nodes().end() ? nullptr : next->get();
-  const std::vector<Value*> inputs = adamw.inputs, outputs = adamw.outputs;
-  const std::string source = adamw.source;
-  const Phase phase = adamw.phase;
   Attributes attributes = adamw.attributes;
   attributes.Set("bucket", options.bucket);
   attributes.Set("slots", options.slots);
-  graph.RemoveNode(&adamw);
-  Node* node = graph.AddNode(GetOp("OffloadStreamAdamW", "ai.weir"), inputs, outputs, std::move(attributes), before);
-  node->source = source;
-  node->phase = phase;
-  InferNode(*node);
-  return *node;
+  return ReplaceNode(graph, adamw, GetOp("OffloadStreamAdamW", "ai.weir"), adamw.inputs, adamw.outputs, std::move(attributes));
 }
 
 }  // namespace
@@ -44,13 +38,13 @@ bool StreamOptimizer::Run(Graph& graph, PassContext& context) {
     if (Is(*node, "AdamW", "ai.weir")) nodes.push_back(node.get());
   }
   WEIR_CHECK(!nodes.empty(), ErrorCode::kInvalidArgument, "--bucket: the graph has no AdamW to stream");
-  std::stable_sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) { return MomentBytes(*a) < MomentBytes(*b); });
+  std::stable_sort(nodes.begin(), nodes.end(), [](const Node* a, const Node* b) { return StateBytes(*a) < StateBytes(*b); });
   int64_t resident = 0;
   for (Node* node : nodes) {
-    const int64_t bytes = MomentBytes(*node);
+    const int64_t bytes = StateBytes(*node);
     if (resident + bytes <= options_.resident) {
       resident += bytes;
-      context.Missed(*node, StrCat("moments stay on the device, ", bytes, " bytes within --resident"));
+      context.Missed(*node, StrCat("state stays on the device, ", bytes, " bytes within --resident"));
       continue;
     }
     context.Matched(Replace(graph, *node, options_));

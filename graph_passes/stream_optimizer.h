@@ -6,17 +6,18 @@ namespace weir {
 struct StreamOptimizerOptions {
   int64_t bucket = 0;    // elements per bucket; 0 = off
   int64_t slots = 2;     // buckets on the device at a time
-  int64_t resident = 0;  // bytes of moments that stay on the device
+  int64_t resident = 0;  // bytes of state that stay on the device
 };
 
 // p', m', v' = AdamW(p, g, m, v, ...)   ==>   p', m', v' = OffloadStreamAdamW<bucket, slots>(p, g, m, v, ...)
-// so that m and v live in host memory and at most 8 * slots * bucket bytes of them on the device. Parameters
-// whose moments fit `resident`, smallest first, keep AdamW. Bits do not change.
+// so that m, v and the low halves of split masters (split_master) live in host memory and at most
+// 10 * slots * bucket bytes of them on the device. Parameters whose state fits `resident`, smallest first, keep
+// AdamW. Bits do not change.
 class StreamOptimizer : public Pass {
  public:
   explicit StreamOptimizer(const StreamOptimizerOptions& options) : options_(options) {}
   std::string name() const override { return "stream_optimizer"; }
-  std::string doc() const override { return "AdamW ==> OffloadStreamAdamW, moments in host memory"; }
+  std::string doc() const override { return "AdamW ==> OffloadStreamAdamW, state in host memory"; }
   bool Run(Graph& graph, PassContext& context) override;
 
  private:

@@ -12,6 +12,7 @@
 #include "graph_passes/shard_experts.h"
 #include "graph_passes/shard_optimizer.h"
 #include "graph_passes/shard_vocabulary.h"
+#include "graph_passes/split_master.h"
 #include "graph_passes/stream_checkpoints.h"
 #include "graph_passes/stream_dispatch.h"
 #include "graph_passes/stream_lm_head.h"
@@ -107,6 +108,15 @@ void SpreadVocabulary(Graph& graph, const TrainingOptions& options, PassManager&
   passes.Run(shard, graph);
 }
 
+void Lower(Graph& graph, const std::string& precision, PassManager& passes) {
+  const bool weights = precision == "bfloat16-weights";
+  WEIR_CHECK(precision == "float32" || precision == "bfloat16" || weights, ErrorCode::kInvalidArgument, "--precision=", precision,
+             " is unknown; use float32, bfloat16 or bfloat16-weights");
+  if (precision == "float32") return;
+  LowerPrecision lower(weights ? LowerPrecision::kWeights : LowerPrecision::kCompute);
+  passes.Run(lower, graph);
+}
+
 }  // namespace
 
 void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
@@ -124,12 +134,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   Recompute(graph, options, passes);
   SpreadExperts(graph, options, passes);
   SpreadVocabulary(graph, options, passes);
-  WEIR_CHECK(options.precision == "float32" || options.precision == "bfloat16", ErrorCode::kInvalidArgument,
-             "--precision=", options.precision, " is unknown; use float32 or bfloat16");
-  if (options.precision == "bfloat16") {
-    LowerPrecision lower;
-    passes.Run(lower, graph);
-  }
+  Lower(graph, options.precision, passes);
   AddOptimizer optimizer(options);
   passes.Run(optimizer, graph);
   if (options.layout.world > 1) {
@@ -139,6 +144,10 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   if (options.shard_optimizer) {
     ShardOptimizer shard(options.layout, options.rank);
     passes.Run(shard, graph);
+  }
+  if (options.precision != "float32") {
+    SplitMasters split;
+    passes.Run(split, graph);
   }
   StreamMoments(graph, options.offload, passes);
   graph.RemoveDeadNodes(/*drop_values=*/false);

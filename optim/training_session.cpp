@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <utility>
 
 #include "backend/cuda_communicator.h"
@@ -12,6 +11,7 @@
 #include "graph/parameter.h"
 #include "graph_passes/parameter_kind.h"
 #include "graph_passes/shard_context.h"
+#include "optim/held_state.h"
 #include "optim/random.h"
 
 namespace weir {
@@ -55,12 +55,14 @@ void FillParameter(const Graph& graph, const Value& parameter, const InitOptions
   }
 }
 
-void LoadInto(const Graph& graph, Executor& executor, const InitOptions& init) {
+using Writer = std::function<void(const Value& parameter, std::span<const float> values)>;
+
+void LoadParameters(const Graph& graph, const InitOptions& init, const Writer& write) {
   std::vector<float> values;
   for (const Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
-    values.resize(static_cast<size_t>(executor.TensorOf(*parameter).elements()));
+    values.resize(static_cast<size_t>(NumElements(ToDims(parameter->shape))));
     FillParameter(graph, *parameter, init, values);
-    executor.Write(*parameter, values.data(), static_cast<int64_t>(values.size() * sizeof(float)));
+    write(*parameter, values);
   }
 }
 
@@ -103,7 +105,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   staging_ = ReserveStaging(*graph_, plan_, BytesOfStaging(place));
   CheckMemory(place);
   MakeExecutor(place);
-  LoadInto(*graph_, *executor_, init);
+  LoadParameters(*graph_, init, [this](const Value& parameter, std::span<const float> values) { SetData(parameter, values); });
 }
 
 int64_t TrainingSession::BytesOfStaging(const Placement& place) const {
@@ -264,7 +266,19 @@ void TrainingSession::SetFloats(const std::string& name, std::span<const float> 
   executor_->Write(Named(name), values.data(), static_cast<int64_t>(values.size_bytes()));
 }
 
-std::vector<float> TrainingSession::Data(const Value& parameter) const { return Floats(parameter.name); }
+std::vector<float> TrainingSession::Held(const Value& parameter, char kind) const {
+  std::vector<float> values(static_cast<size_t>(NumElements(ToDims(parameter.shape))));
+  ReadState(parameter, kind, 0, values);
+  return values;
+}
+
+void TrainingSession::SetHeld(const Value& parameter, char kind, std::span<const float> values) {
+  const int64_t held = NumElements(ToDims(parameter.shape));
+  WEIR_CHECK(std::ssize(values) == held, ErrorCode::kInternal, "writing ", values.size(), " values into '", parameter.name, "' of ", held);
+  WriteState(parameter, kind, 0, values);
+}
+
+std::vector<float> TrainingSession::Data(const Value& parameter) const { return Held(parameter, 'w'); }
 std::vector<float> TrainingSession::Gradient(const Value& parameter) const {
   std::vector<float> gradient = Floats(parameter.name + ".grad");
   const auto& shard = parameter.parameter->shard;
@@ -274,41 +288,21 @@ std::vector<float> TrainingSession::Gradient(const Value& parameter) const {
   const auto first = gradient.begin() + std::ssize(gradient) / shard->total * shard->first;
   return {first, first + own};
 }
-std::vector<float> TrainingSession::Moment(const Value& parameter, const char* which) const {
-  return Floats(parameter.name + "." + which);
-}
-void TrainingSession::SetData(const Value& parameter, std::span<const float> values) { SetFloats(parameter.name, values); }
+std::vector<float> TrainingSession::Moment(const Value& parameter, const char* which) const { return Held(parameter, *which); }
+void TrainingSession::SetData(const Value& parameter, std::span<const float> values) { SetHeld(parameter, 'w', values); }
 void TrainingSession::SetGradient(const Value& parameter, std::span<const float> values) {
   SetFloats(parameter.name + ".grad", values);
 }
 void TrainingSession::SetMoment(const Value& parameter, const char* which, std::span<const float> values) {
-  SetFloats(parameter.name + "." + which, values);
+  SetHeld(parameter, *which, values);
 }
 
-namespace {
-
-std::string StateName(const Value& parameter, char kind) { return kind == 'w' ? parameter.name : parameter.name + "." + kind; }
-
-}  // namespace
-
 void TrainingSession::ReadState(const Value& parameter, char kind, int64_t first, std::span<float> out) const {
-  const Value& value = Named(StateName(parameter, kind));
-  const std::byte* from = executor_->TensorOf(value).bytes + first * static_cast<int64_t>(sizeof(float));
-  if (!IsOnHost(value)) return device_->Download(out.data(), from, static_cast<int64_t>(out.size_bytes()));
-  device_->Synchronize();
-  std::memcpy(out.data(), from, out.size_bytes());
+  HeldState(*graph_, plan_, *executor_, *device_).Read(parameter, kind, first, out);
 }
 
 void TrainingSession::WriteState(const Value& parameter, char kind, int64_t first, std::span<const float> values) {
-  const Value& value = Named(StateName(parameter, kind));
-  std::byte* to = executor_->TensorOf(value).bytes + first * static_cast<int64_t>(sizeof(float));
-  if (!IsOnHost(value)) return device_->Upload(to, values.data(), static_cast<int64_t>(values.size_bytes()));
-  device_->Synchronize();
-  std::memcpy(to, values.data(), values.size_bytes());
-}
-
-bool TrainingSession::IsOnHost(const Value& value) const {
-  return plan_.buffers[static_cast<size_t>(plan_.buffer_of.at(&value))].memory == Memory::kHost;
+  HeldState(*graph_, plan_, *executor_, *device_).Write(parameter, kind, first, values);
 }
 
 std::span<std::byte> TrainingSession::staging() const {
@@ -335,7 +329,9 @@ InferenceSession::InferenceSession(const Graph& canonical, int64_t batch, int64_
   SpecializeShapes(*graph_, batch, sequence);
   plan_ = MakePlan(*graph_, device);
   executor_ = std::make_unique<Executor>(plan_);
-  LoadInto(*graph_, *executor_, {});
+  LoadParameters(*graph_, {}, [this](const Value& parameter, std::span<const float> values) {
+    executor_->Write(parameter, values.data(), static_cast<int64_t>(values.size_bytes()));
+  });
 }
 
 void InferenceSession::Run(std::span<const int64_t> input_ids) {

@@ -123,7 +123,8 @@ class TrainingSession {
   int64_t BytesOfStaging(const Placement& place) const;
   void MakeExecutor(const Placement& place);
   double Result(const Value& value) const;
-  bool IsOnHost(const Value& value) const;
+  std::vector<float> Held(const Value& parameter, char kind) const;
+  void SetHeld(const Value& parameter, char kind, std::span<const float> values);
   const Value& Named(const std::string& name) const;
   std::vector<float> Floats(const std::string& name) const;
   void SetFloats(const std::string& name, std::span<const float> values);

@@ -20,29 +20,29 @@ AdamWScalars Scalars(const KernelContext& c) {
           .root_correction2 = static_cast<float>(s.root_correction2)};
 }
 
-void Update(const AdamWScalars& scalars, const float* gradient, int64_t count, float* p, float* m, float* v) {
+// Of `count` elements from `offset` on.
+void Update(KernelContext& c, const AdamWScalars& scalars, int64_t offset, int64_t count, const StateParts& state) {
+  const float* gradient = c.inputs[1].data<float>() + offset;
   ParallelFor(count, 1 << 14, [&](int64_t begin, int64_t end) {
-    AdamWUpdate(scalars, gradient + begin, end - begin, p + begin, m + begin, v + begin);
+    const int64_t at = offset + begin, n = end - begin;
+    if (IsSplit(c.node)) {
+      SplitAdamWUpdate(scalars, gradient + begin, n, c.outputs[0].data<uint16_t>() + at, state.low + begin, state.m + begin, state.v + begin);
+    } else {
+      AdamWUpdate(scalars, gradient + begin, n, c.outputs[0].data<float>() + at, state.m + begin, state.v + begin);
+    }
   });
 }
 
 void LaunchAdamW(KernelContext& c) {
   const AdamWScalars scalars = Scalars(c);
-  if (!std::isfinite(scalars.coefficient)) return;
-  Update(scalars, c.inputs[1].data<float>(), c.inputs[1].elements(), c.outputs[0].data<float>(), c.outputs[1].data<float>(),
-         c.outputs[2].data<float>());
+  if (std::isfinite(scalars.coefficient)) Update(c, scalars, 0, c.inputs[1].elements(), StateOf(c));
 }
 
 void LaunchOffloadStreamAdamW(KernelContext& c) {
   const AdamWScalars scalars = Scalars(c);
   if (!std::isfinite(scalars.coefficient)) return;
-  const float* gradient = c.inputs[1].data<float>();
-  float* p = c.outputs[0].data<float>();
-  StreamBuckets(c.stream->copies(), Buckets(c.attributes(), c.inputs[1].elements()), c.outputs[1].data<float>(),
-                c.outputs[2].data<float>(), reinterpret_cast<float*>(c.workspace.data()),
-                [&](int64_t offset, int64_t count, float* m, float* v) {
-                  Update(scalars, gradient + offset, count, p + offset, m, v);
-                });
+  StreamBuckets(c.stream->copies(), Buckets(c.node), StateOf(c), c.workspace.data(),
+                [&](int64_t offset, int64_t count, const StateParts& state) { Update(c, scalars, offset, count, state); });
 }
 
 }  // namespace

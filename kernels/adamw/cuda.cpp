@@ -7,28 +7,34 @@
 namespace weir {
 namespace {
 
-void Update(KernelContext& c, int64_t offset, int64_t count, float* m, float* v) {
+// Of `count` elements from `offset` on.
+void Update(KernelContext& c, int64_t offset, int64_t count, const StateParts& state) {
   const Attributes& a = c.attributes();
   const cuda::AdamWAttributes attributes{.beta1 = a.Float("beta1", 0.9),
                                          .beta2 = a.Float("beta2", 0.999),
                                          .epsilon = a.Float("epsilon", 1e-8),
                                          .weight_decay = a.Float("weight_decay", 0.01)};
-  cuda::AdamW(attributes, c.inputs[4].data<double>(), c.inputs[5].data<int64_t>(), c.inputs[6].data<float>(),
-              c.inputs[1].data<float>() + offset, count, c.outputs[0].data<float>() + offset, m, v, CudaQueue(c).stream);
+  const cuda::AdamWInputs inputs{.learning_rate = c.inputs[4].data<double>(),
+                                 .step = c.inputs[5].data<int64_t>(),
+                                 .coefficient = c.inputs[6].data<float>(),
+                                 .gradient = c.inputs[1].data<float>() + offset};
+  CUstream_st* stream = CudaQueue(c).stream;
+  if (IsSplit(c.node)) {
+    cuda::SplitAdamW(attributes, inputs, count, c.outputs[0].data<uint16_t>() + offset, state.low, state.m, state.v, stream);
+  } else {
+    cuda::AdamW(attributes, inputs, count, c.outputs[0].data<float>() + offset, state.m, state.v, stream);
+  }
 }
 
-void LaunchAdamW(KernelContext& c) {
-  Update(c, 0, c.inputs[1].elements(), c.outputs[1].data<float>(), c.outputs[2].data<float>());
-}
+void LaunchAdamW(KernelContext& c) { Update(c, 0, c.inputs[1].elements(), StateOf(c)); }
 
-// A coefficient that is not finite is known on the GPU only: the moments travel and come back as they were.
+// A coefficient that is not finite is known on the GPU only: the state travels and comes back as it was.
 void LaunchOffloadStreamAdamW(KernelContext& c) {
-  StreamBuckets(CudaQueue(c).copies(), Buckets(c.attributes(), c.inputs[1].elements()), c.outputs[1].data<float>(),
-                c.outputs[2].data<float>(), reinterpret_cast<float*>(c.workspace.data()),
-                [&](int64_t offset, int64_t count, float* m, float* v) { Update(c, offset, count, m, v); });
+  StreamBuckets(CudaQueue(c).copies(), Buckets(c.node), StateOf(c), c.workspace.data(),
+                [&](int64_t offset, int64_t count, const StateParts& state) { Update(c, offset, count, state); });
 }
 
-std::string Refuse(const Node& node) { return RefuseType(node, 0, TypeOf(node, 0) == DType::kFloat32); }
+std::string Refuse(const Node& node) { return RefuseType(node, 0, TypeOf(node, 0) == (IsSplit(node) ? DType::kBFloat16 : DType::kFloat32)); }
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 #include <cstdio>
 
+#include "graph/split_master.h"
 #include "kernels/adamw/cuda.h"
 #include "kernels/device/launch.cuh"
 #include "kernels/device/numbers.cuh"
@@ -41,18 +42,24 @@ __device__ inline void Update(const Scalars& s, bool from_m, float gradient, flo
   p = fmaf(-s.step_size, moment / denominator, p * s.decay);
 }
 
-__global__ void AdamWKernel(AdamWAttributes attributes, const double* learning_rate, const int64_t* step,
-                            const float* coefficient, const float* gradient, int64_t count, int64_t packs,
-                            float* p, float* m, float* v) {
+// The scalars of the step, once per block; false where nothing changes.
+__device__ bool ReadScalars(const AdamWAttributes& attributes, const AdamWInputs& in, Scalars& s) {
   __shared__ Scalars shared;
-  const float factor = *coefficient;
-  if (!isfinite(factor)) return;
-  if (threadIdx.x == 0) shared = ScalarsOf(attributes, *learning_rate, *step, factor);
+  const float factor = *in.coefficient;
+  if (!isfinite(factor)) return false;
+  if (threadIdx.x == 0) shared = ScalarsOf(attributes, *in.learning_rate, *in.step, factor);
   __syncthreads();
-  const Scalars s = shared;
+  s = shared;
+  return true;
+}
+
+__global__ void AdamWKernel(AdamWAttributes attributes, AdamWInputs in, int64_t count, int64_t packs, float* p, float* m,
+                            float* v) {
+  Scalars s;
+  if (!ReadScalars(attributes, in, s)) return;
   const bool from_m = s.one_minus_beta1 < 0.5f;
   for (int64_t k = FirstIndex(); k < packs; k += IndexStride()) {
-    const Pack<float> g = LoadPack(gradient + 4 * k);
+    const Pack<float> g = LoadPack(in.gradient + 4 * k);
     Pack<float> pp = LoadPack(p + 4 * k), mm = LoadPack(m + 4 * k), vv = LoadPack(v + 4 * k);
 #pragma unroll
     for (int i = 0; i < 4; ++i) Update(s, from_m, g.at[i], pp.at[i], mm.at[i], vv.at[i]);
@@ -61,18 +68,59 @@ __global__ void AdamWKernel(AdamWAttributes attributes, const double* learning_r
     StorePack(v + 4 * k, vv);
   }
   for (int64_t k = 4 * packs + FirstIndex(); k < count; k += IndexStride())
-    Update(s, from_m, gradient[k], p[k], m[k], v[k]);
+    Update(s, from_m, in.gradient[k], p[k], m[k], v[k]);
+}
+
+__device__ inline void SplitUpdate(const Scalars& s, bool from_m, float gradient, uint16_t& high, uint16_t& low, float& m,
+                                   float& v) {
+  const uint32_t stored = __float_as_uint(v);
+  float p = __uint_as_float(JoinMaster(high, low, TieOf(stored))), square = __uint_as_float(WithoutTie(stored));
+  Update(s, from_m, gradient, p, m, square);
+  const SplitBits halves = SplitMaster(__float_as_uint(p));
+  high = halves.high;
+  low = halves.low;
+  v = __uint_as_float(WithTie(__float_as_uint(square), halves.tie));
+}
+
+using Halves = Pack<uint16_t, 4>;
+__device__ inline Halves* HalvesAt(uint16_t* values, int64_t pack) { return reinterpret_cast<Halves*>(values) + pack; }
+
+__global__ void SplitAdamWKernel(AdamWAttributes attributes, AdamWInputs in, int64_t count, int64_t packs, uint16_t* high,
+                                 uint16_t* low, float* m, float* v) {
+  Scalars s;
+  if (!ReadScalars(attributes, in, s)) return;
+  const bool from_m = s.one_minus_beta1 < 0.5f;
+  for (int64_t k = FirstIndex(); k < packs; k += IndexStride()) {
+    const Pack<float> g = LoadPack(in.gradient + 4 * k);
+    Halves hh = *HalvesAt(high, k), ll = *HalvesAt(low, k);
+    Pack<float> mm = LoadPack(m + 4 * k), vv = LoadPack(v + 4 * k);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) SplitUpdate(s, from_m, g.at[i], hh.at[i], ll.at[i], mm.at[i], vv.at[i]);
+    *HalvesAt(high, k) = hh;
+    *HalvesAt(low, k) = ll;
+    StorePack(m + 4 * k, mm);
+    StorePack(v + 4 * k, vv);
+  }
+  for (int64_t k = 4 * packs + FirstIndex(); k < count; k += IndexStride())
+    SplitUpdate(s, from_m, in.gradient[k], high[k], low[k], m[k], v[k]);
 }
 
 }  // namespace
 
-void AdamW(const AdamWAttributes& attributes, const double* learning_rate, const int64_t* step,
-           const float* coefficient, const float* gradient, int64_t count, float* p, float* m, float* v,
+void AdamW(const AdamWAttributes& attributes, const AdamWInputs& in, int64_t count, float* p, float* m, float* v,
            CUstream_st* stream) {
   if (count == 0) return;
-  const int64_t packs = IsAligned(gradient) && IsAligned(p) && IsAligned(m) && IsAligned(v) ? count / 4 : 0;
-  AdamWKernel<<<BlocksFor(packs > 0 ? packs : count), kThreads, 0, stream>>>(
-      attributes, learning_rate, step, coefficient, gradient, count, packs, p, m, v);
+  const int64_t packs = IsAligned(in.gradient) && IsAligned(p) && IsAligned(m) && IsAligned(v) ? count / 4 : 0;
+  AdamWKernel<<<BlocksFor(packs > 0 ? packs : count), kThreads, 0, stream>>>(attributes, in, count, packs, p, m, v);
+}
+
+void SplitAdamW(const AdamWAttributes& attributes, const AdamWInputs& in, int64_t count, uint16_t* high, uint16_t* low,
+                float* m, float* v, CUstream_st* stream) {
+  if (count == 0) return;
+  const bool aligned = IsAligned(in.gradient) && IsAligned(high, 8) && IsAligned(low, 8) && IsAligned(m) && IsAligned(v);
+  const int64_t packs = aligned ? count / 4 : 0;
+  SplitAdamWKernel<<<BlocksFor(packs > 0 ? packs : count), kThreads, 0, stream>>>(attributes, in, count, packs, high, low,
+                                                                                 m, v);
 }
 
 }  // namespace weir::cuda

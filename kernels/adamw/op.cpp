@@ -15,8 +15,14 @@ void InferAdamW(InferContext& c) {
     if (!(a.Float(name, 0) >= 0))
       c.Fail(StrCat("C2: ", name, " is ", a.Float(name, 0), ", expected >= 0"));
   }
-  constexpr size_t kState[] = {0, 2, 3};
-  for (size_t o = 0; o < 3; ++o) {
+  const bool split = c.in(7) != nullptr;
+  if (split != (c.node.out(3) != nullptr)) c.Fail("C6: low and low' come together");
+  if (split && (c.in(0)->dtype != DType::kBFloat16 || c.in(7)->dtype != DType::kUInt16)) {
+    c.Fail(StrCat("C6: a master in two halves is bfloat16 and uint16, got ", DTypeName(c.in(0)->dtype), " and ", DTypeName(c.in(7)->dtype)));
+  }
+  if (!split && c.in(0)->dtype == DType::kBFloat16) c.Fail("C6: a bfloat16 parameter needs the low halves of its master as input 7");
+  constexpr size_t kState[] = {0, 2, 3, 7};
+  for (size_t o = 0; o < (split ? 4 : 3); ++o) {
     const Shape &shape = c.shape(kState[o]), &gradient = c.shape(1);
     bool same = shape.size() == gradient.size();
     for (size_t i = 0; same && i < shape.size(); ++i) same = !Differ(shape[i], gradient[i]);
@@ -71,20 +77,22 @@ const OpSchema& AdamWSchema() {
           R"(g = gradient * coefficient;  p = p * (1 - lr*weight_decay);  m = m + (1-beta1)*(g - m)
 v = beta2*v + (1-beta2)*g^2;  p = p - lr/(1-beta1^t) * m / (sqrt(v)/sqrt(1-beta2^t) + epsilon)
 inputs parameter, gradient accumulator, m, v (float32, one shape), learning_rate float64 scalar,
-step t int64 scalar (1 = first), coefficient float32 scalar; outputs parameter', m', v' in place.
+step t int64 scalar (1 = first), coefficient float32 scalar, low?; outputs parameter', m', v', low'?
+in place. With `low` (uint16) the parameter is bfloat16 and the two are the halves of the float32
+master (graph/split_master.h), one bit of which is in the sign of v: the bits of an unsplit step.
 A coefficient that is not finite changes nothing. A zero gradient still steps: m and v decay, and
 p moves by what is left of m and by its weight decay, as torch does for grad = 0 (not for None).
 Attributes beta1 (0.9), beta2 (0.999), epsilon (1e-8), weight_decay (0.01).
 float32 elementwise with explicit fused multiply-adds; scalars in double, then rounded once.
 Deterministic: the same bits whatever the threads.
 C1 one shape. C2 betas in [0,1), epsilon and weight_decay >= 0. C3 step >= 1. C4 learning_rate
-finite and >= 0.
+finite and >= 0. C6 low with a bfloat16 parameter, and only then.
 Cost: 16 flop and 28 bytes per element.  Source: Loshchilov & Hutter 2019, arXiv:1711.05101,
 algorithm 2; torch.optim.AdamW.)",
       .min_inputs = 7,
-      .max_inputs = 7,
+      .max_inputs = 8,
       .min_outputs = 3,
-      .max_outputs = 3,
+      .max_outputs = 4,
       .infer = InferAdamW,
       WEIR_REFERENCE(AdamWReference),
       .cost =
@@ -93,7 +101,7 @@ algorithm 2; torch.optim.AdamW.)",
             return Cost{16 * count, 28 * count};
           },
       .cases = AdamWCases,
-      .aliases = {{0, 0}, {1, 2}, {2, 3}},
+      .aliases = {{0, 0}, {1, 2}, {2, 3}, {3, 7}},
       .has_side_effect = true};
   return schema;
 }
@@ -103,21 +111,22 @@ const OpSchema& OffloadStreamAdamWSchema() {
       .name = "OffloadStreamAdamW",
       .domain = "ai.weir",
       .doc =
-          R"(AdamW with m and v in host memory: buckets of `bucket` elements come to the device, are
+          R"(AdamW with m, v and low in host memory: buckets of `bucket` elements come to the device, are
 updated there and go back, `slots` of them at a time, under one another's updates. Same inputs,
 outputs, constraints and bits as AdamW for every bucket and slots. Attributes bucket (all elements),
-slots (2). Scratch on the device: 8 * slots * bucket bytes, at most 8 per element.
+slots (2). Scratch on the device: 8 * slots * bucket bytes, 10 * slots * bucket of split masters.
 C5 bucket >= 1, slots >= 1.
-Cost: 16 flop, 12 bytes of device memory and 16 bytes across the link per element.
+Cost: 16 flop, 28 bytes of device memory and 8 bytes (10 of split masters) each way across the link
+per element.
 Source: arXiv 2609.14306, OffloadStreamAdamW.)",
       .min_inputs = 7,
-      .max_inputs = 7,
+      .max_inputs = 8,
       .min_outputs = 3,
-      .max_outputs = 3,
+      .max_outputs = 4,
       .infer = InferOffload,
       WEIR_REFERENCE(AdamWReference),
       .cost = [](const Node& n) { return AdamWSchema().cost(n); },
-      .aliases = {{0, 0}, {1, 2}, {2, 3}},
+      .aliases = {{0, 0}, {1, 2}, {2, 3}, {3, 7}},
       .has_side_effect = true};
   return schema;
 }

@@ -12,5 +12,8 @@ struct AdamWScalars {
 // Updates `count` elements in place.
 void AdamWUpdate(const AdamWScalars& s, const float* gradient, int64_t count, float* p, float* m,
                  float* v);
+// The same on masters in two halves (graph/split_master.h): the same bits of each.
+void SplitAdamWUpdate(const AdamWScalars& s, const float* gradient, int64_t count, uint16_t* high,
+                      uint16_t* low, float* m, float* v);
 
 }  // namespace weir

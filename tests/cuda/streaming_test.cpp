@@ -5,8 +5,9 @@
 namespace weir {
 namespace {
 
-RunBits BitsOnGpu(const Graph& graph, const TrainingOptions& options) {
+RunBits BitsOnGpu(const Graph& graph, const TrainingOptions& options, bool split = true) {
   PassManager passes;
+  if (!split) passes.disabled.insert("split_master");
   TrainingSession session(graph, options, 2, 13, {}, passes, DeviceKind::kCuda);
   return BitsOfRun(session);
 }
@@ -31,6 +32,22 @@ TEST_P(EveryExport, OffloadOnTheGpuChangesNoBit) {
     for (const int64_t slots : {1, 2, 3}) {
       options.offload = {.bucket = 1000, .slots = slots, .resident = 0};
       ExpectSameBits(BitsOnGpu(*graph, options), twin, StrCat(precision, ", moments on the host, slots ", slots));
+    }
+  }
+}
+
+TEST_P(EveryExport, SplitMastersOnTheGpuChangeNoBit) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no GPU on this machine";
+  const auto graph = LoadFamily(GetParam());
+  for (const char* precision : {"bfloat16", "bfloat16-weights"}) {
+    TrainingOptions options;
+    options.precision = precision;
+    options.deterministic = true;
+    const RunBits whole = BitsOnGpu(*graph, options, /*split=*/false);
+    ExpectSameBits(BitsOnGpu(*graph, options), whole, precision);
+    for (const int64_t slots : {1, 3}) {
+      options.offload = {.bucket = 1001, .slots = slots, .resident = slots == 3 ? 5000 : 0};
+      ExpectSameBits(BitsOnGpu(*graph, options), whole, StrCat(precision, ", streamed, slots ", slots));
     }
   }
 }

@@ -38,6 +38,7 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
   if (launch.knobs) launch.knobs(options);
   const int64_t rows = batch.rows * launch.context_parallel / launch.world;
   PassManager passes;
+  passes.disabled = launch.disabled;
   Placement place = launch.device;
   place.ordinal = world == nullptr ? 0 : static_cast<int>(world->rank());
   TrainingSession session(*batch.graph, options, rows, batch.length, {}, passes, place, world);

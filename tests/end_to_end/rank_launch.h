@@ -2,6 +2,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ struct Launch {
   int64_t micro_batches = 1;  // the m-th has the labels turned by m
   std::function<void(TrainingOptions&)> knobs = {};
   DeviceKind device = DeviceKind::kCpu;
+  std::set<std::string> disabled = {};  // passes
 };
 
 // What every rank agrees on after the steps: losses, the last gradients and the parameters, whole.

@@ -116,7 +116,7 @@ TEST(LowerPrecision, TheCpuSaysThatItDoesNotComputeInBFloat16) {
 
 class LoweredModel : public testing::TestWithParam<const char*> {};
 
-// A whole training graph: masters, accumulators and moments stay, products get bfloat16, shapes bind.
+// A whole training graph: accumulators and moments stay, masters too unless they are split, products get bfloat16, shapes bind.
 TEST_P(LoweredModel, KeepsMastersAndLowersEveryProduct) {
   TrainingOptions options;
   options.precision = "bfloat16";
@@ -128,8 +128,11 @@ TEST_P(LoweredModel, KeepsMastersAndLowersEveryProduct) {
   SpecializeShapes(*graph, 2, 32);
   VerifyGraph(*graph);
   for (const auto& value : graph->values()) {
-    if (value->role == Role::kParameter || value->role == Role::kGradient || value->role == Role::kOptimizerState) {
-      EXPECT_EQ(value->dtype, DType::kFloat32) << value->name;
+    const bool split = value->role == Role::kParameter && graph->FindValue(value->name + ".low") != nullptr;
+    if (value->role == Role::kParameter || value->role == Role::kGradient) {
+      EXPECT_EQ(value->dtype, split ? DType::kBFloat16 : DType::kFloat32) << value->name;
+    } else if (value->role == Role::kOptimizerState) {
+      EXPECT_EQ(value->dtype, value->name.ends_with(".low") ? DType::kUInt16 : DType::kFloat32) << value->name;
     }
   }
   int products = 0;

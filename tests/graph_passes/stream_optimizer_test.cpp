@@ -34,7 +34,7 @@ TEST(StreamOptimizer, ReadsAsText) {
   head.updated, head.updated.2, head.updated.3 = OffloadStreamAdamW<beta1 = 0.9, beta2 = 0.95, bucket = 7, epsilon = 1e-08, slots = 3, weight_decay = 0.1>(head, LinearWeightGradient, head.m, head.v, learning_rate, step, clip_coefficient)
 }
 )");
-  EXPECT_NE(log.find("moments stay on the device, 32 bytes within --resident"), std::string::npos) << log;
+  EXPECT_NE(log.find("state stays on the device, 32 bytes within --resident"), std::string::npos) << log;
 }
 
 TEST(StreamOptimizer, ResidentIsAByteBound) {
