@@ -68,8 +68,8 @@ HostMemory ReadHostMemory(const fs::path& root) {
 void CheckHostMemory(int64_t bytes, int64_t processes, const HostMemory& memory) {
   if (memory.available < 0 || bytes <= memory.available / std::max<int64_t>(1, processes)) return;
   const std::string who = processes > 1 ? StrCat(processes, " ranks of this machine need ", bytes, " bytes of host memory each") : StrCat("this run needs ", bytes, " bytes of host memory");
-  throw Error(ErrorCode::kBudgetExceeded, StrCat(who, ", ", memory.limit, " has ", memory.available, " left in all; use fewer ranks, a smaller --host-budget or a larger "
-                                                 "--resident (weir plan prints the bytes)"));
+  throw Error(ErrorCode::kBudgetExceeded, StrCat(who, ", ", memory.limit, " has ", memory.available, " left in all; use a smaller --sequence or --micro-batch, fewer ranks, a smaller "
+                                                 "--host-budget or a larger --resident (weir plan prints the bytes, with --auto what fits)"));
 }
 
 }  // namespace weir

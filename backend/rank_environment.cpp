@@ -118,6 +118,11 @@ std::optional<RankEnvironment> ReadLauncher(const Reader& env) {
   if (env.Has("OMPI_COMM_WORLD_RANK") && env.Has("OMPI_COMM_WORLD_SIZE")) return ReadOpenMpi(env);
   if (IsSlurmTask(env)) return ReadSlurm(env);
   if (env.Has("PMI_RANK") && env.Has("PMI_SIZE")) return ReadPmi(env);
+  // Half of torchrun's variables would start this rank as a run of its own.
+  WEIR_CHECK(env.Has("RANK") || !env.Has("WORLD_SIZE") || env.Int("WORLD_SIZE") <= 1, ErrorCode::kInvalidArgument, "WORLD_SIZE=", env.Text("WORLD_SIZE"),
+             " is set, but RANK is not; set RANK (and MASTER_ADDR, MASTER_PORT) for each rank, or unset WORLD_SIZE to run alone");
+  WEIR_CHECK(env.Has("WORLD_SIZE") || !env.Has("RANK") || env.Int("RANK") == 0, ErrorCode::kInvalidArgument, "RANK=", env.Text("RANK"),
+             " is set, but WORLD_SIZE is not; set WORLD_SIZE, or unset RANK to run alone");
   return std::nullopt;
 }
 

@@ -91,7 +91,7 @@ int BenchCommand(int argc, const char* const* argv) {
     return BenchRows(rows, std::cout);
   }
   const std::string names = ShapeNames(subject), device = values["device"].as<std::string>();
-  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, experts, head, dispatch, step");
+  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, experts, head, dispatch, machine, step");
   if (subject != "gemm" || device == "cuda") {
     heavy.subject = subject;
     heavy.device = ChosenDevice(device);

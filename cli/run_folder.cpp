@@ -50,7 +50,9 @@ RunLock::~RunLock() {
   if (fd_ >= 0) close(fd_);
 }
 
-std::vector<std::string> ConfigChanges(const std::string& then, const std::string& now) {
+constexpr const char* kLeftOut = "(left out)";
+
+std::vector<FlagChange> FlagChanges(const std::string& then, const std::string& now) {
   const auto read = [](const std::string& text) {
     std::map<std::string, std::string> values;  // repeated keys joined
     std::istringstream in(text);
@@ -64,12 +66,19 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
     return values;
   };
   auto before = read(then), after = read(now);
-  std::vector<std::string> changes;
+  std::vector<FlagChange> changes;
   for (const auto& [key, value] : after) {
-    if (before[key] != value) changes.push_back(StrCat("--", key, ": ", before[key], " then, ", value, " now"));
+    const auto it = before.find(key);
+    if (it == before.end() || it->second != value) changes.push_back({key, it == before.end() ? kLeftOut : it->second, value});
     before.erase(key);
   }
-  for (const auto& [key, value] : before) changes.push_back(StrCat("--", key, ": ", value, " then, left out now"));
+  for (const auto& [key, value] : before) changes.push_back({key, value, kLeftOut});
+  return changes;
+}
+
+std::vector<std::string> ConfigChanges(const std::string& then, const std::string& now) {
+  std::vector<std::string> changes;
+  for (const FlagChange& change : FlagChanges(then, now)) changes.push_back(StrCat("--", change.flag, ": ", change.then, " then, ", change.now, " now"));
   return changes;
 }
 

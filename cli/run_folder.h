@@ -25,6 +25,11 @@ class RunLock {
 };
 
 // The flags whose values differ between two resolved configs, "--key: then, now" each; --resume aside.
+struct FlagChange {
+  std::string flag, then, now;  // "(left out)" where one config lacks it
+};
+std::vector<FlagChange> FlagChanges(const std::string& then, const std::string& now);
+// "--steps: 3 then, 4 now"
 std::vector<std::string> ConfigChanges(const std::string& then, const std::string& now);
 
 // What rank 0 alone writes of a run, and the progress that it reports.

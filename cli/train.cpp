@@ -133,7 +133,10 @@ void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   need(o.training.epsilon > 0 && std::isfinite(o.training.epsilon), "--epsilon must be positive");
   need(o.training.weight_decay >= 0 && std::isfinite(o.training.weight_decay), "--weight-decay must be finite and not negative");
   need(o.training.max_norm >= 0 && std::isfinite(o.training.max_norm), "--max-norm must be finite and not negative");
-  need(o.schedule.minimum <= o.schedule.peak, "--min-learning-rate must not exceed --learning-rate");
+  const bool rates = std::isfinite(o.schedule.peak) && std::isfinite(o.schedule.minimum) && o.schedule.peak >= 0 && o.schedule.minimum >= 0;
+  need(rates, "--learning-rate and --min-learning-rate must be finite and not negative");
+  need(!rates || o.schedule.minimum <= o.schedule.peak, "--min-learning-rate must not exceed --learning-rate");
+  need(o.training.head_gradient != "shard" || o.grad_accumulation == 1, "--head-gradient shard adds over ranks in each micro-batch: it needs --grad-accumulation 1, or use whole");
   need(o.schedule.kind != "wsd" || o.schedule.decay_steps > 1, "--schedule wsd needs --decay-steps of 2 or more");
   if (!wrong.empty()) throw UsageError(wrong);
 }
@@ -155,9 +158,21 @@ StepRecord StepOrTrace(Trainer& trainer, int64_t trace_step, const fs::path& fol
 // The ranks must have been given the same flags: they would otherwise wait for each other in vain.
 void CheckSameConfig(Communicator& world, const std::string& config) {
   const auto hashes = world.GatherValues(static_cast<uint64_t>(std::hash<std::string>{}(config)), {"CheckSameConfig", "flags"});
-  for (size_t r = 1; r < hashes.size(); ++r) {
-    WEIR_CHECK(hashes[r] == hashes[0], ErrorCode::kInvalidArgument, "rank ", r, " was started with other flags than rank 0");
+  const auto other = std::ranges::find_if(hashes, [&](uint64_t hash) { return hash != hashes[0]; });
+  if (other == hashes.end()) return;
+  const int64_t rank = other - hashes.begin();  // the same on all ranks: rank 0 tells that one its flags
+  const CollectiveName name{"CheckSameConfig", "flags of rank 0"};
+  int64_t length = std::ssize(config);
+  world.Broadcast(0, std::as_writable_bytes(std::span(&length, 1)), name);
+  std::string first = config;
+  first.resize(static_cast<size_t>(length));
+  world.Broadcast(0, std::as_writable_bytes(std::span(first)), name);
+  std::string changes;
+  if (world.rank() == rank) {
+    for (const FlagChange& change : FlagChanges(first, config)) changes += StrCat("\n  --", change.flag, ": ", change.then, " on rank 0, ", change.now, " here");
   }
+  WEIR_CHECK(world.rank() != rank, ErrorCode::kInvalidArgument, "rank ", rank, " was started with other flags than rank 0:", changes);
+  world.Barrier(name);  // ends with that rank's words
 }
 
 // Every rank must see the same checkpoints: a folder of one machine alone would start the others anew.
@@ -246,6 +261,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (world != nullptr) CheckSameConfig(*world, flags.config);
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   const int64_t vocabulary = VocabularyOf(*graph);
+  if (const std::string lost = LostInExport(*graph); leads && !lost.empty()) std::cerr << lost << "\n";
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
   Trainer trainer(*graph, flags.trainer, data, passes, world);

@@ -55,10 +55,24 @@ std::vector<po::options_description> Options(VerifyFlags& flags) {
 void Check(const VerifyFlags& flags) {
   const TwinOptions& run = flags.run;
   if (run.batch < 1 || run.sequence < 1 || run.steps < 1) throw UsageError("--batch, --sequence and --steps must be positive");
-  flags.dispatch.Check(run.streamed.layout.world, run.sequence);
-  if (flags.dispatch.context_parallel > 1) throw UsageError("--context-parallel is no streaming of a twin: it regroups sums; leave it out");
+  flags.dispatch.Check(run.streamed.layout.world, flags.reference.empty() ? run.sequence : 0);  // the reference has its own
   if (run.streamed.layout.world > 64) throw UsageError("--ranks must be 1..64: they are threads of this process");
   if (run.streamed.layout.world > 1 && flags.device != "cpu") throw UsageError("--ranks above 1 verify with --device cpu only");
+}
+
+// Flags of the twin's run, where there is none, would be left unused.
+void CheckUsed(const VerifyFlags& flags, const std::vector<po::options_description>& groups, const po::variables_map& values) {
+  if (flags.twin) return;
+  std::string unused;
+  for (size_t g = 1; g + 1 < groups.size(); ++g) {
+    for (const auto& option : groups[g].options()) {
+      const auto it = values.find(option->long_name());
+      if (it != values.end() && !it->second.defaulted()) unused += " --" + option->long_name();
+    }
+  }
+  if (unused.empty()) return;
+  throw UsageError("a reference is compared with one rank's plain graph, which these flags do not change:" + unused +
+                   "; add --twin to run its batch streamed as well, or leave them out");
 }
 
 // All that streams, in pieces small enough that each has several.
@@ -71,15 +85,16 @@ void StreamEverything(VerifyFlags& flags, int64_t vocabulary) {
   flags.dispatch.stream.chunk_tokens = DivCeil(flags.run.batch * flags.run.sequence, 3);
 }
 
-void UseBatch(const Safetensors& file, TwinOptions& run) {
+void UseBatch(const Safetensors& file, int64_t context_parallel, TwinOptions& run) {
   const auto ids = file.tensors.find("input_ids"), labels = file.tensors.find("labels");
   WEIR_CHECK(ids != file.tensors.end() && labels != file.tensors.end() && ids->second->dims().size() == 2, ErrorCode::kInvalidArgument,
              "--twin on a reference needs its input_ids and labels [batch, sequence]");
-  run.batch = ids->second->dims()[0] / run.streamed.layout.world;
+  const int64_t replicas = run.streamed.layout.world / context_parallel;
+  run.batch = ids->second->dims()[0] / replicas;
   run.sequence = ids->second->dims()[1];
   run.input_ids = ids->second->AsInts();
   run.labels = labels->second->AsInts();
-  WEIR_CHECK(run.batch * run.streamed.layout.world == ids->second->dims()[0], ErrorCode::kInvalidArgument, "--ranks=", run.streamed.layout.world,
+  WEIR_CHECK(run.batch > 0 && run.batch * replicas == ids->second->dims()[0], ErrorCode::kInvalidArgument, "--ranks=", run.streamed.layout.world,
              " does not divide the ", ids->second->dims()[0], " rows of the reference's batch");
 }
 
@@ -88,8 +103,8 @@ std::vector<Comparison> VerifyTwin(const Graph& graph, VerifyFlags& flags) {
   const ImportReport model = DescribeModel(graph);
   const PlanKnobs none{.micro_batch = run.batch, .sequence = run.sequence, .dispatch = {}, .training = {}};
   const auto knobs = [&] { return PlanKnobs{.micro_batch = run.batch, .sequence = run.sequence, .dispatch = flags.dispatch, .training = run.streamed}; };
-  DispatchFlags alone = flags.dispatch;  // more ranks that hold the experts stream nothing by themselves
-  alone.expert_parallel = 1;
+  DispatchFlags alone = flags.dispatch;  // more ranks that hold experts or sequences stream nothing by themselves
+  alone.expert_parallel = alone.context_parallel = 1;
   if (FlagsBeyond(none, {.micro_batch = run.batch, .sequence = run.sequence, .dispatch = alone, .training = run.streamed}).empty()) {
     StreamEverything(flags, model.vocabulary);
   }
@@ -123,12 +138,14 @@ int Print(const std::vector<Comparison>& all, bool json) {
 int VerifyCommand(int argc, const char* const* argv) {
   VerifyFlags flags;
   po::variables_map values;
-  if (!ParseOptions(argc, argv, "weir verify MODEL.onnx [--reference REF.safetensors] [--names WEIGHTS.safetensors] [--twin]", Options(flags), {"model"}, values)) {
+  const auto groups = Options(flags);
+  if (!ParseOptions(argc, argv, "weir verify MODEL.onnx [--reference REF.safetensors] [--names WEIGHTS.safetensors] [--twin]", groups, {"model"}, values)) {
     return kExitOk;
   }
   Check(flags);
   CheckPrecision(flags.run.streamed, flags.device);
   flags.twin = flags.twin || (flags.reference.empty() && flags.trajectory.empty());
+  CheckUsed(flags, groups, values);
   const DeviceKind device = flags.run.device = ChosenDevice(flags.device);
   PassManager passes;
   const auto graph = LoadCanonical(flags.model, values, passes);
@@ -138,7 +155,7 @@ int VerifyCommand(int argc, const char* const* argv) {
   if (!flags.reference.empty()) {
     const Safetensors file = ReadSafetensors(flags.reference);
     add(CompareWithReference(*graph, file.tensors, file.metadata, flags.limits, device));
-    if (flags.twin) UseBatch(file, flags.run);
+    if (flags.twin) UseBatch(file, flags.dispatch.context_parallel, flags.run);
   }
   if (!flags.trajectory.empty()) {
     const Safetensors file = ReadSafetensors(flags.trajectory);

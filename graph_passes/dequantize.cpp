@@ -91,7 +91,7 @@ int64_t PackedColumns(int64_t bytes, int64_t bits, const Node& where) {
   return bytes * 8 / bits;
 }
 
-static std::string DequantizedName(const Value& packed) { return packed.name + ".dequantized"; }
+static std::string DequantizedName(const Value& packed) { return StrCat(packed.name, kDequantized); }
 
 Value* AddDequantized(Graph& graph, const Value& packed, const Dims& dims, TensorDataPtr values) {
   const std::string name = DequantizedName(packed);

@@ -1,6 +1,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "graph/graph.h"
 
@@ -16,6 +17,8 @@ struct QuantizedTensor {
   int64_t columns = 0;
   int64_t bits = 4, block_size = 0;
 };
+
+inline constexpr std::string_view kDequantized = ".dequantized";
 
 // The float tensor as an initializer "<packed>.dequantized" of the graph, which training updates;
 // made once. Its bytes are missing when those of the file are. Throws InvalidShape when the sizes

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "graph/error.h"
 #include "graph/parameter.h"
+#include "graph_passes/dequantize.h"
 #include "importer/importer.h"
 #include "importer/safetensors.h"
 
@@ -24,6 +26,19 @@ void SaveWeights(const TrainingSession& session, const std::filesystem::path& pa
   }
   if (session.rank() != 0) return;
   WriteSafetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
+}
+
+std::string LostInExport(const Graph& canonical) {
+  std::set<std::string> lost;
+  for (const Value* parameter : canonical.ValuesWithRole(Role::kParameter)) {
+    for (const ParameterPiece& piece : SourcePieces(*parameter, /*framework=*/false)) {
+      if (piece.tensor.ends_with(kDequantized)) lost.insert(piece.tensor);
+    }
+  }
+  if (lost.empty()) return "";
+  return StrCat(lost.size(), " weights are quantised in the model's file ('", lost.begin()->substr(0, lost.begin()->size() - kDequantized.size()),
+                "', ...): float copies are trained and saved in weights.safetensors, and weir export cannot put them back into that file; to export, train a "
+                "float export of the same model");
 }
 
 void ExportModel(const Graph& canonical, const std::filesystem::path& source, const NamedTensors& weights,

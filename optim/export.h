@@ -14,6 +14,9 @@ namespace weir {
 void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step);
 
 // Writes `weights` (as SaveWeights made them) back into the user's own ONNX graph.
+// What train should say at its start: that weights cannot go back into the model's file, for it holds them quantised; or "".
+std::string LostInExport(const Graph& canonical);
+
 void ExportModel(const Graph& canonical, const std::filesystem::path& source, const NamedTensors& weights,
                  const std::filesystem::path& target);
 

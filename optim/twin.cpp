@@ -32,16 +32,16 @@ std::vector<int64_t> DrawTokens(int64_t count, int64_t vocabulary, uint64_t seed
   return tokens;
 }
 
-// Micro-batches by step, then rank.
+// Micro-batches of whole sequences by step, then replica: the ranks that hold each sequence together.
 std::vector<std::vector<TrainingSession::MicroBatch>> Batches(const TwinOptions& options, int64_t vocabulary) {
-  const int64_t ranks = options.streamed.layout.world, size = options.batch * options.sequence;
+  const int64_t replicas = options.streamed.layout.world / options.streamed.layout.context_parallel, size = options.batch * options.sequence;
   std::vector<std::vector<TrainingSession::MicroBatch>> steps;
   for (int64_t step = 0; step < options.steps; ++step) {
     auto& own = steps.emplace_back();
-    for (int64_t rank = 0; rank < ranks; ++rank) {
+    for (int64_t rank = 0; rank < replicas; ++rank) {
       TrainingSession::MicroBatch batch;
       if (options.input_ids.empty()) {
-        auto tokens = DrawTokens(size + 1, vocabulary, options.seed + static_cast<uint64_t>(step * ranks + rank));
+        auto tokens = DrawTokens(size + 1, vocabulary, options.seed + static_cast<uint64_t>(step * replicas + rank));
         batch.labels.assign(tokens.begin() + 1, tokens.end());
         for (int64_t i = 0; i < size; i += 7) batch.labels[static_cast<size_t>(i)] = options.streamed.ignore_index;
         tokens.pop_back();
@@ -56,6 +56,18 @@ std::vector<std::vector<TrainingSession::MicroBatch>> Batches(const TwinOptions&
   return steps;
 }
 
+// This rank's part of each row.
+TrainingSession::MicroBatch PartOf(const TrainingSession::MicroBatch& whole, const TwinOptions& options, int64_t rank) {
+  const int64_t parts = options.streamed.layout.context_parallel, length = options.sequence / parts;
+  TrainingSession::MicroBatch part;
+  for (int64_t row = 0; row < options.batch; ++row) {
+    const int64_t first = row * options.sequence + rank % parts * length;
+    part.input_ids.insert(part.input_ids.end(), whole.input_ids.begin() + first, whole.input_ids.begin() + first + length);
+    part.labels.insert(part.labels.end(), whole.labels.begin() + first, whole.labels.begin() + first + length);
+  }
+  return part;
+}
+
 Tensors Gather(const TrainingSession& session, bool gradients) {
   Tensors tensors;
   for (const Value* p : session.parameters()) tensors[p->name] = session.Whole(*p, gradients ? session.Gradient(*p) : session.Data(*p));
@@ -68,7 +80,8 @@ Record RunRank(const Graph& canonical, const TwinOptions& options, const Trainin
   const auto steps = Batches(options, session.vocabulary());
   Record record{.scalars = {}, .start = Gather(session, false), .first_gradients = {}, .gradients = {}, .parameters = {}};
   for (size_t s = 0; s < steps.size(); ++s) {
-    const StepResult result = session.ComputeGradients({&steps[s][static_cast<size_t>(session.rank())], 1});
+    const auto own = PartOf(steps[s][static_cast<size_t>(session.rank() / options.streamed.layout.context_parallel)], options, session.rank());
+    const StepResult result = session.ComputeGradients({&own, 1});
     record.scalars.push_back(result.loss);
     record.scalars.push_back(result.grad_norm);
     if (s == 0) record.first_gradients = Gather(session, true);
@@ -148,6 +161,8 @@ TrainingOptions TwinOf(const TrainingOptions& streamed) {
   twin.recompute = plain.recompute;
   twin.keep = plain.keep;
   twin.host_budget = plain.host_budget;
+  twin.stash = plain.stash;
+  twin.layout.vocabulary_parallel = plain.layout.vocabulary_parallel;
   twin.offload = plain.offload;
   twin.shard_optimizer = plain.shard_optimizer;
   twin.stream_dispatch.reset();
@@ -155,7 +170,8 @@ TrainingOptions TwinOf(const TrainingOptions& streamed) {
 }
 
 std::vector<Comparison> CompareTwin(const Graph& canonical, const TwinOptions& options) {
-  const int64_t tokens = options.streamed.layout.world * options.batch * options.sequence;
+  options.streamed.layout.Validate();
+  const int64_t tokens = options.streamed.layout.world / options.streamed.layout.context_parallel * options.batch * options.sequence;
   WEIR_CHECK(options.input_ids.size() == options.labels.size() && (options.input_ids.empty() || std::ssize(options.input_ids) == tokens),
              ErrorCode::kInvalidArgument, "the given batch has ", options.input_ids.size(), " ids and ", options.labels.size(), " labels, expected ", tokens);
   const Record twin = RunAll(canonical, options, TwinOf(options.streamed));

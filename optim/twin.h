@@ -9,10 +9,10 @@
 namespace weir {
 
 struct TwinOptions {
-  TrainingOptions streamed;  // with the knobs under test; its layout is that of both
-  int64_t batch = 2, sequence = 33, steps = 3;
+  TrainingOptions streamed;  // with the knobs under test; its layout is that of both, the head's ranks apart
+  int64_t batch = 2, sequence = 33, steps = 3;  // rows of a rank's micro-batch; with others where ranks share sequences
   uint64_t seed = 0;         // of the tokens, when none are given, and of absent weights
-  std::vector<int64_t> input_ids, labels;  // [ranks * batch, sequence] of every step; empty: random, every seventh label ignored
+  std::vector<int64_t> input_ids, labels;  // [ranks / context_parallel * batch, sequence] of every step; empty: random, every seventh label ignored
   DeviceKind device = DeviceKind::kCpu;
   bool float64 = true;
   double loss_tolerance = 1e-6, gradient_tolerance = 1e-5;  // of the distance from float64

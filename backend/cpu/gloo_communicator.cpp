@@ -8,8 +8,11 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <set>
+#include <thread>
 
 #include "backend/cpu/message_communicator.h"
 #include "graph/error.h"
@@ -47,6 +50,58 @@ class CoordinatorStore : public gloo::rendezvous::Store {
   Coordinator& coordinator_;
 };
 
+// Gloo's links between all ranks. It waits for a peer that has died as long as for one that is late, and cannot be woken:
+// so it connects on a thread of its own, which an abort leaves behind with all that it uses; the process is about to end.
+struct Mesh {
+  Mesh(const RankEnvironment& environment, const CommOptions& options, std::shared_ptr<Coordinator> to)
+      : coordinator(std::move(to)),
+        context(std::make_shared<gloo::rendezvous::Context>(static_cast<int>(environment.rank), static_cast<int>(environment.world))) {
+    gloo::transport::tcp::attr address;
+    address.hostname = coordinator->local_address();
+    device = gloo::transport::tcp::CreateDevice(address);
+    context->setTimeout(options.start / kConnectFactor);
+  }
+
+  static void Connect(const std::shared_ptr<Mesh>& mesh) {
+    mesh->coordinator->OnAbort([weak = std::weak_ptr(mesh)] {
+      if (const auto alive = weak.lock()) alive->End(false);
+    });
+    std::thread connecting([mesh] {
+      try {
+        CoordinatorStore store(*mesh->coordinator);
+        mesh->context->connectFullMesh(store, mesh->device);
+      } catch (...) {
+        mesh->error = std::current_exception();
+      }
+      mesh->End(true);
+    });
+    {
+      std::unique_lock lock(mesh->mutex);
+      mesh->changed.wait(lock, [&] { return mesh->connected || mesh->aborted; });
+    }
+    if (!mesh->connected) {
+      connecting.detach();
+      mesh->coordinator->ThrowIfAborted();
+    }
+    connecting.join();
+    if (mesh->error) std::rethrow_exception(mesh->error);
+  }
+
+  void End(bool by_itself) {
+    const std::lock_guard lock(mutex);
+    (by_itself ? connected : aborted) = true;
+    changed.notify_all();
+  }
+
+  std::shared_ptr<Coordinator> coordinator;
+  std::shared_ptr<gloo::rendezvous::Context> context;
+  std::shared_ptr<gloo::transport::Device> device;
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool connected = false, aborted = false;  // ended, with `error` if it threw; left behind
+  std::exception_ptr error;
+};
+
 struct GlooMessage : Transport::Message {
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer;
   int64_t peer = 0;
@@ -56,22 +111,17 @@ struct GlooMessage : Transport::Message {
 class GlooTransport : public Transport {
  public:
   GlooTransport(const RankEnvironment& environment, const CommOptions& options)
-      : rank_(environment.rank), size_(environment.world), options_(options), coordinator_(environment, options) {
+      : rank_(environment.rank), size_(environment.world), options_(options), coordinator_(std::make_shared<Coordinator>(environment, options)) {
     IgnoreSigpipe();
-    gloo::transport::tcp::attr address;
-    address.hostname = coordinator_.local_address();
-    auto device = gloo::transport::tcp::CreateDevice(address);
-    auto context = std::make_shared<gloo::rendezvous::Context>(static_cast<int>(rank_), static_cast<int>(size_));
-    context->setTimeout(options.start / kConnectFactor);
-    CoordinatorStore store(coordinator_);
+    const auto mesh = std::make_shared<Mesh>(environment, options, coordinator_);
     try {
-      context->connectFullMesh(store, device);
+      Mesh::Connect(mesh);
     } catch (const gloo::Exception& error) {
       ThrowLost(-1, error.what());
     }
-    context_ = std::move(context);
-    coordinator_.OnAbort([this] { WakeAll(); });
-    coordinator_.SetStatus("");
+    context_ = mesh->context;
+    coordinator_->OnAbort([this] { WakeAll(); });
+    coordinator_->SetStatus("");
   }
 
   int64_t rank() const override { return rank_; }
@@ -95,7 +145,7 @@ class GlooTransport : public Transport {
     if (message.complete) return true;
     {
       const std::lock_guard lock(mutex_);
-      coordinator_.ThrowIfAborted();
+      coordinator_->ThrowIfAborted();
       waiting_.insert(&message);
     }
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now());
@@ -115,10 +165,10 @@ class GlooTransport : public Transport {
     ThrowLost(message.peer, problem);
   }
 
-  void SetStatus(std::string status) override { coordinator_.SetStatus(std::move(status)); }
-  std::string Describe(int64_t rank) const override { return coordinator_.Describe(rank); }
-  void Abort(std::string_view reason) noexcept override { coordinator_.Abort(reason); }
-  void ThrowIfAborted() const override { coordinator_.ThrowIfAborted(); }
+  void SetStatus(std::string status) override { coordinator_->SetStatus(std::move(status)); }
+  std::string Describe(int64_t rank) const override { return coordinator_->Describe(rank); }
+  void Abort(std::string_view reason) noexcept override { coordinator_->Abort(reason); }
+  void ThrowIfAborted() const override { coordinator_->ThrowIfAborted(); }
 
  private:
   std::unique_ptr<GlooMessage> Prepare(int64_t peer, std::byte* bytes, size_t size, bool outgoing) {
@@ -140,10 +190,10 @@ class GlooTransport : public Transport {
 
   // A broken connection is the symptom; the coordinator is about to say the cause.
   [[noreturn]] void ThrowLost(int64_t peer, const std::string& problem) {
-    coordinator_.AwaitAbort(kAwaitReason);
-    coordinator_.ThrowIfAborted();
-    const std::string whom = peer < 0 ? "the other ranks" : coordinator_.Describe(peer);
-    throw Error(ErrorCode::kCommError, StrCat(coordinator_.Describe(rank_), " lost the connection to ", whom, ": ", problem));
+    coordinator_->AwaitAbort(kAwaitReason);
+    coordinator_->ThrowIfAborted();
+    const std::string whom = peer < 0 ? "the other ranks" : coordinator_->Describe(peer);
+    throw Error(ErrorCode::kCommError, StrCat(coordinator_->Describe(rank_), " lost the connection to ", whom, ": ", problem));
   }
 
   void WakeAll() {
@@ -158,7 +208,7 @@ class GlooTransport : public Transport {
   std::mutex mutex_;
   std::set<GlooMessage*> waiting_;
   std::shared_ptr<gloo::Context> context_;
-  Coordinator coordinator_;  // last: its thread may call WakeAll until it is destroyed
+  std::shared_ptr<Coordinator> coordinator_;  // last: its thread may call WakeAll until it is destroyed
 };
 
 }  // namespace

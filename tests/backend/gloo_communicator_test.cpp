@@ -9,6 +9,7 @@
 #include <mutex>
 #include <thread>
 
+#include "backend/cpu/coordinator.h"
 #include "backend/launcher.h"
 #include "tests/backend/rank_cases.h"
 
@@ -129,6 +130,30 @@ TEST(GlooCommunicator, NamesTheRanksThatDoNotCome) {
   nowhere.host = "127.0.0.1";
   nowhere.port = 1;
   EXPECT_NE(message(nowhere).find("found no rank 0 at 127.0.0.1:1"), std::string::npos);
+}
+
+// A rank that dies after it has said where it listens: Gloo would wait for its call until --start-timeout.
+TEST(GlooCommunicator, NoticesARankThatEndsWhileRanksConnect) {
+  const std::string file = RendezvousFile("connect");
+  std::thread dying([&] {
+    Coordinator rank(Rank(1, 2, file), kPatient);
+    std::string address = rank.Get("0");  // rank 0's own, with a larger port: rank 0 is then the one that is called
+    address[2] = address[3] = '\xff';
+    rank.Set("1", address);
+    std::this_thread::sleep_for(milliseconds(300));
+    rank.Abort("killed while ranks connect");
+  });
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    MakeGlooCommunicator(Rank(0, 2, file), kPatient);
+    ADD_FAILURE() << "connected to nobody";
+  } catch (const PeerFailure& error) {
+    EXPECT_NE(std::string(error.what()).find("rank 1 failed: killed while ranks connect"), std::string::npos) << error.what();
+  }
+  const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+  EXPECT_GT(elapsed.count(), 0.25) << "it was connecting";
+  EXPECT_LT(elapsed.count(), 10);
+  dying.join();
 }
 
 TEST(GlooCommunicator, RejectsARankOfAnotherWorld) {

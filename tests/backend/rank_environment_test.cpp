@@ -41,6 +41,11 @@ const Row kRows[] = {
     {"mpiexec with PMI",
      {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}, {"MASTER_PORT", "4002"}},
      {.rank = 1, .world = 2, .local_rank = 1, .local_size = 2, .launcher = "pmi", .host = "127.0.0.1", .port = 4002}},
+    {"srun with a world size that the script exports",
+     {{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_TASKS_PER_NODE", "2"}, {"SLURM_NODELIST", "gpu1"}, {"SLURM_STEP_ID", "0"}, {"SLURM_LOCALID", "1"},
+      {"MASTER_PORT", "4003"}, {"WORLD_SIZE", "2"}},
+     {.rank = 1, .world = 2, .local_rank = 1, .local_size = 2, .launcher = "srun", .host = "gpu1", .port = 4003}},
+    {"a world of one", {{"WORLD_SIZE", "1"}}, {}},
     {"a launcher of one rank needs no address", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {.launcher = "torchrun"}},
 };
 
@@ -79,6 +84,8 @@ void ExpectError(const Variables& variables, const std::string& part) {
 }
 
 TEST(RankEnvironment, NamesTheVariableThatIsWrong) {
+  ExpectError({{"WORLD_SIZE", "2"}}, "WORLD_SIZE=2 is set, but RANK is not; set RANK");
+  ExpectError({{"RANK", "1"}}, "RANK=1 is set, but WORLD_SIZE is not");
   ExpectError({{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "RANK='x' is not a count");
   ExpectError({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK='-1'");
   ExpectError({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "rank 2 of 2");

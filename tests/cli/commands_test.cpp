@@ -246,6 +246,11 @@ TEST_F(Cli, VerifyExitsZeroOnlyWhenAllIsWithinTolerance) {
   EXPECT_EQ(both.code, 0) << both.output;
   EXPECT_NE(both.output.find("to a float64 run"), std::string::npos);
   EXPECT_EQ(Weir(command + " --twin --ranks 4").code, 2) << "2 rows do not go over 4 ranks";
+  const std::string rows = "verify " + kModel + " --names " + (kModels / "olmoe/weights.safetensors").string() + " --reference " + (kModels / "olmoe/batch8.safetensors").string();
+  EXPECT_EQ(Weir(rows + " --twin --ranks 16 --context-parallel 2 --steps 1").code, 0) << "but 8 rows go over 16, each over two";
+  const Result ignored = Weir(command + " --ranks 2 --expert-parallel 2 --strip 64");
+  EXPECT_EQ(ignored.code, 2);
+  EXPECT_NE(ignored.output.find("do not change: --ranks --expert-parallel --strip; add --twin"), std::string::npos) << ignored.output;
 }
 
 TEST_F(Cli, VerifyWithoutAReferenceRunsTwinAndStreamed) {
@@ -255,11 +260,14 @@ TEST_F(Cli, VerifyWithoutAReferenceRunsTwinAndStreamed) {
     EXPECT_NE(all.output.find(knob), std::string::npos) << "everything streams when nothing is said: " << knob << all.output;
   }
   EXPECT_NE(all.output.find("0.00e+00  (limit 0.00e+00, elements whose bits differ)"), std::string::npos) << all.output;
+  const Result ranks = Weir("verify " + kModel + " --ranks 2 --context-parallel 2 --vocab-parallel 2 --head-gradient shard --sequence 32 --shard-optimizer");
+  EXPECT_EQ(ranks.code, 0) << ranks.output;
+  EXPECT_EQ(Weir("verify " + kModel + " --host-budget 1GiB --stash boundaries --recompute layer --recompute-keep attention").code, 0);
   const Result one = Weir("verify " + kModel + " --strip 128 --steps 1");
   EXPECT_EQ(one.code, 0);
   EXPECT_EQ(one.output.find("--recompute"), std::string::npos) << one.output;
   EXPECT_EQ(Weir("verify " + kModel + " --gradient-tolerance 1e-12").code, 1);
-  for (const char* flags : {"--batch 0", "--steps 0", "--ranks 0", "--ranks 3 --expert-parallel 2", "--ranks 65", "--chunk-tokens -1"}) {
+  for (const char* flags : {"--batch 0", "--steps 0", "--ranks 0", "--ranks 3 --expert-parallel 2", "--ranks 65", "--chunk-tokens -1", "--ranks 2 --context-parallel 2"}) {
     EXPECT_EQ(Weir("verify " + kModel + " " + flags).code, 2) << flags;
   }
 }
@@ -323,9 +331,15 @@ TEST_F(Cli, ValuesNoRunCouldMeanAreWrongUse) {
   for (const char* flags : {"--threads 1000000", "--threads -1", "--beta1 1", "--epsilon 0", "--max-norm nan", "--init-std nan",
                             "--min-learning-rate 1", "--schedule wsd", "--schedule triangle", "--warmup-steps -1", "--strip -1",
                             "--decay some", "--data-format pdf", "--log-every 0", "--seed -1", "--precision half",
-                            "--disable-pass nope", "--print-after nope", "--freeze nothing.*"}) {
+                            "--disable-pass nope", "--print-after nope", "--freeze nothing.*",
+                            "--ranks 2 --vocab-parallel 2 --head-gradient shard --grad-accumulation 2"}) {
     EXPECT_EQ(Weir(Train("a", flags)).code, 2) << flags;
   }
+  const Result nan = Weir("train " + kModel + " --data " + (folder_ / "data.txt").string() + " --out " + (folder_ / "a").string() + " --learning-rate nan");
+  EXPECT_EQ(nan.code, 2);
+  EXPECT_NE(nan.output.find("--learning-rate and --min-learning-rate must be finite"), std::string::npos) << nan.output;
+  EXPECT_EQ(nan.output.find("must not exceed"), std::string::npos) << nan.output;
+  EXPECT_NE(Weir("bench foo").output.find("machine, step"), std::string::npos);
   for (const char* flags : {"--strip -1", "--sequence 0", "--micro-batch -1", "--device-memory much", "--disable-pass nope"}) {
     EXPECT_EQ(Weir("plan " + kModel + " " + flags).code, 2) << flags;
   }

@@ -281,8 +281,9 @@ TEST_F(TrainRanks, RefuseDifferentFlagsOnOtherRanks) {
   other.join();
   EXPECT_NE(first.code, 0);
   EXPECT_NE(second.code, 0);
-  EXPECT_NE((first.text + second.text).find("rank 1 was started with other flags than rank 0"), std::string::npos)
+  EXPECT_NE((first.text + second.text).find("rank 1 was started with other flags than rank 0:\n  --"), std::string::npos)
       << first.text << second.text;
+  EXPECT_NE((first.text + second.text).find("--steps: 3 on rank 0, 2 here"), std::string::npos) << first.text << second.text;
 }
 
 TEST_F(TrainRanks, NameTheRankThatDoesNotCome) {

@@ -309,6 +309,7 @@ struct Sizes {
   const char* name;
   std::function<void(Large&)> gpu, cpu;
 };
+void PrintTo(const Sizes& one, std::ostream* out) { *out << one.name; }
 constexpr int64_t kWidth = 2056, kMany = 1'050'001;  // of rows: 2.16e9 elements
 
 const Sizes kSizes[] = {

@@ -19,6 +19,7 @@ struct Case {
   std::vector<int64_t> tokens;  // per rank
   Routing routing;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 // Expert 0 half of the time, expert 1 a quarter, and so on.
 int64_t Skewed(int64_t rank, int64_t token, int64_t slot) {

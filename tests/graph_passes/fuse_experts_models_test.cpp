@@ -27,6 +27,7 @@ struct Layers {
   const char* family;
   int64_t moe_layers, experts, width;  // width: I
 };
+void PrintTo(const Layers& layers, std::ostream* out) { *out << layers.family; }
 
 class FuseExpertsModels : public testing::TestWithParam<Layers> {};
 

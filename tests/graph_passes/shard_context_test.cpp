@@ -127,6 +127,7 @@ TEST(ShardContext, ExchangesTravelInThePrecisionOfCompute) {
 struct Mixing {
   const char *name, *body, *why;
 };
+void PrintTo(const Mixing& one, std::ostream* out) { *out << one.name; }
 
 class MixedPositionsIn : public testing::TestWithParam<Mixing> {};
 

@@ -22,6 +22,7 @@ struct Problem {
   std::vector<int64_t> tokens;  // per rank
   int hot;                      // of 10 routes to expert 0
 };
+void PrintTo(const Problem& one, std::ostream* out) { *out << one.name; }
 
 std::vector<Problem> Problems() {
   const auto knobs = [](int64_t experts, int64_t ranks, int64_t chunk_tokens, double lambda) {

@@ -1,4 +1,5 @@
 #pragma once
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct HeadExchangeCase {
     return static_cast<size_t>(((b * ranks * tokens + s) * held() + j) * channels + d);
   }
 };
+inline void PrintTo(const HeadExchangeCase& one, std::ostream* out) { *out << one.name; }
 
 template <class T>
 using PerRank = std::vector<std::vector<T>>;

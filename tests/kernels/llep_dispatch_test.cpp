@@ -31,6 +31,7 @@ struct Case {
   std::vector<int64_t> tokens;  // per rank
   Routing routing;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 std::vector<Case> Cases() {
   return {{"balanced", 4, 4, {24, 24}, Balanced},

@@ -14,6 +14,7 @@ struct Param {
   const OpSchema* op;
   OpCase op_case;
 };
+void PrintTo(const Param& param, std::ostream* out) { *out << param.op->name << " " << param.op_case.name; }
 
 std::vector<Param> AllCases(bool gradient) {
   std::vector<Param> all;

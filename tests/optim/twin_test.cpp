@@ -72,6 +72,19 @@ TEST_P(EveryExport, StreamedEqualsItsTwinAndIsNearFloat64) {
   }
 }
 
+// Four ranks, two to a sequence; the head's weight over ranks, which the twin has whole.
+TEST(Twin, SequencesAndTheHeadMayBeSpreadOverRanks) {
+  for (const char* family : {"mixtral", "gpt_oss"}) {
+    TwinOptions options = Streamed();
+    options.sequence = 14;
+    options.batch = 1;
+    options.streamed.layout = {.world = 4, .expert_parallel = 2, .vocabulary_parallel = 2, .context_parallel = 2};
+    for (const Comparison& c : CompareTwin(*LoadFamily(family), options)) {
+      EXPECT_TRUE(c.ok()) << family << ": " << c.tensor << " " << c.measure << " " << c.difference;
+    }
+  }
+}
+
 TEST(Twin, CanFail) {
   const auto graph = LoadFamily("olmoe");
   TwinOptions options = Streamed();
