@@ -114,8 +114,8 @@ void RunFolder::Record(const CheckpointRecord& record) {
   progress_.Show(record);
 }
 
-void RunFolder::Save(const TrainingSession& session) const {
-  SaveWeights(session, Weights(), Steps());
+void RunFolder::Save(const TrainingSession& session, Communicator* world) const {
+  SaveWeights(session, Weights(), Steps(), world);
   WriteText(folder_ / "loss.svg", LossPicture(metrics_, title_));
 }
 

@@ -41,7 +41,7 @@ class RunFolder {
   void Record(const StepRecord& record);
   void Record(const EvalRecord& record);
   void Record(const CheckpointRecord& record);
-  void Save(const TrainingSession& session) const;
+  void Save(const TrainingSession& session, Communicator* world) const;
   std::filesystem::path Weights() const { return folder_ / "weights.safetensors"; }
   int64_t Steps() const { return metrics_.steps.empty() ? 0 : metrics_.steps.back().step; }
   int64_t Evaluated() const { return metrics_.evaluations.empty() ? -1 : metrics_.evaluations.back().step; }  // the last step that was

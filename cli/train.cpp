@@ -206,9 +206,9 @@ int64_t AgreedMaximum(Communicator* world, int64_t value) {
 // Every rank calls it; none ends, as if it had failed, while rank 0 writes.
 void Save(const TrainingSession& session, const RunFolder* folder, Communicator* world) {
   if (folder != nullptr) {
-    folder->Save(session);
+    folder->Save(session, world);
   } else {
-    SaveWeights(session, {}, 0);
+    SaveWeights(session, {}, 0, world);
   }
   if (world != nullptr) world->Barrier({"Barrier", "weights"});
 }

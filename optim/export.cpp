@@ -1,6 +1,7 @@
 #include "optim/export.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <set>
 
@@ -12,7 +13,17 @@
 
 namespace weir {
 
-void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step) {
+void AwaitTogether(std::future<void> work, Communicator* world) {
+  constexpr auto kMeet = std::chrono::milliseconds(500);
+  for (bool all = world == nullptr; !all;) {
+    const bool done = !work.valid() || work.wait_for(kMeet) == std::future_status::ready;
+    const auto ranks = world->GatherValues(char{done}, {"AwaitTogether", "files of rank 0"});
+    all = std::ranges::all_of(ranks, [](char rank) { return rank != 0; });
+  }
+  if (work.valid()) work.get();
+}
+
+void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world) {
   std::map<std::string, TensorDataPtr> tensors;
   for (const Value* parameter : session.parameters()) {
     const std::vector<float> whole = session.Whole(*parameter, session.Data(*parameter));
@@ -24,8 +35,11 @@ void SaveWeights(const TrainingSession& session, const std::filesystem::path& pa
       tensors[piece.tensor] = TensorData::Owned(piece.dtype, piece.dims, EncodeFloats(values.at(piece.tensor), piece.dtype));
     }
   }
-  if (session.rank() != 0) return;
-  WriteSafetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
+  std::future<void> writing;
+  if (session.rank() == 0) {
+    writing = std::async(std::launch::async, [&] { WriteSafetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}}); });
+  }
+  AwaitTogether(std::move(writing), world);
 }
 
 std::string LostInExport(const Graph& canonical) {

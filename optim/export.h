@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <future>
 #include <string>
 
 #include "graph/graph.h"
@@ -10,13 +11,17 @@ namespace weir {
 
 // Trained weights as safetensors under the framework's names (the file's initializer names where those
 // are not known) and layouts, in each tensor's file dtype; tied weights once. Atomic. Every rank calls it,
-// rank 0 writes.
-void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step);
+// rank 0 writes; with `world` the others wait for it, however long it takes.
+void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world = nullptr);
 
-// Writes `weights` (as SaveWeights made them) back into the user's own ONNX graph.
+// Returns when `work`, invalid on ranks that have none, is done on all ranks, or throws its error. They meet every half
+// second meanwhile, so that no rank keeps the others waiting for longer than a communicator allows. nullptr: one rank.
+void AwaitTogether(std::future<void> work, Communicator* world);
+
 // What train should say at its start: that weights cannot go back into the model's file, for it holds them quantised; or "".
 std::string LostInExport(const Graph& canonical);
 
+// Writes `weights` (as SaveWeights made them) back into the user's own ONNX graph.
 void ExportModel(const Graph& canonical, const std::filesystem::path& source, const NamedTensors& weights,
                  const std::filesystem::path& target);
 

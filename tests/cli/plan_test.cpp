@@ -192,6 +192,8 @@ TEST_F(Plans, TheClosedFormIsThePapers) {
   EXPECT_EQ(kept["paper"]["host"][0]["bytes"], 2 * 80 * 64 * 4);
   EXPECT_EQ(kept["paper"]["host"][1]["bytes"], 2 * 80 * (64 * 4 + 4 * 4)) << "both layers' outputs and log-sum-exps of 4 heads";
   EXPECT_EQ(kept["host_ledger"]["attention"], kept["paper"]["host"][1]["bytes"]);
+  const Json narrow = PlanOf("--sequence 40 --micro-batch 2 --device cuda --precision bfloat16 --host-budget 1GiB --recompute layer --recompute-keep attention");
+  EXPECT_EQ(narrow["host_ledger"]["attention"], 2 * 80 * (64 * 2 + 4 * 4)) << "log-sum-exps stay float32";
 }
 
 // Products take what their flop take or their bytes, whichever is more; rows their bytes.
