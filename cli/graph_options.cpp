@@ -24,6 +24,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "with --strip or --vocab-parallel: columns of logits summed from zero in a log-sum-exp: changes rounding")
       ("head-gradient", po::value<std::string>(&training.head_gradient)->default_value(training.head_gradient),
        "with --vocab-parallel: whole, on every rank until the step's end, or shard, on the ranks that hold its columns (--grad-accumulation 1), same bits")
+      ("move", po::value<std::string>(&training.move)->default_value(training.move),
+       "with --vocab-parallel: what goes round, the head's weights; activations, with --head-gradient shard; or auto, the one that is fewer bytes; same bits")
       ("leaves", po::value<int64_t>(&training.leaves)->default_value(training.leaves),
        "strided parts of a rank's tokens that sums over expert rows are cut into: changes rounding, not speed")
       ("unit-rows", po::value<int64_t>(&training.unit_rows)->default_value(training.unit_rows),

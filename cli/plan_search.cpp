@@ -27,6 +27,7 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("context-parallel", base.dispatch.context_parallel, knobs.dispatch.context_parallel);
   add("vocab-parallel", base.dispatch.vocabulary_parallel, knobs.dispatch.vocabulary_parallel);
   add("head-gradient", a.head_gradient, b.head_gradient);
+  add("move", a.move, b.move);
   add("vocab-leaf", a.vocab_leaf, b.vocab_leaf);
   if (base.dispatch.shard_optimizer != knobs.dispatch.shard_optimizer) flags += StrCat(flags.empty() ? "" : " ", "--shard-optimizer");
   add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);

@@ -108,13 +108,23 @@ class Estimate {
     AddLink(node, bytes, std::min(compute, bytes / rates_.link) * (1 - 1 / chunks));
   }
 
-  // The weight comes in windows, once per pass; all but the first behind the one before.
+  // The weight comes in windows, once per pass, and parts of its gradient go; all but the first behind the one before.
   void AddHead(const Node& node, double compute) {
     const HeadSizes s = HeadSizesOf(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), node.attributes);
+    if (s.relay) return AddTokenRelay(node, s, compute);
     const double ranks = static_cast<double>(s.ranks), windows = static_cast<double>(s.windows()), passes = windows > 1 ? 2 : 1;
     const double whole = static_cast<double>(BytesOf(node.in(1)->dtype, s.vocabulary * s.channels));
-    const double bytes = passes * whole * (ranks - 1) / ranks;
+    const double parts = s.shard_gradient ? static_cast<double>(BytesOf(DType::kFloat32, s.vocabulary * s.channels)) : 0;
+    const double bytes = (passes * whole + parts) * (ranks - 1) / ranks;
     AddLink(node, bytes, std::min(compute, bytes / rates_.link) * (1 - 1 / (passes * windows)));
+  }
+
+  // Token blocks pass the holders: x comes behind the block before, dx is handed on between blocks, and P-1 steps at either end
+  // of a pass leave holders idle.
+  void AddTokenRelay(const Node& node, const HeadSizes& s, double compute) {
+    const double ranks = static_cast<double>(s.ranks), blocks = ranks * static_cast<double>(std::max<int64_t>(1, DivCeil(s.tokens, s.block)));
+    const double x = 2 * BytesOfValue(node.in(0)) * (ranks - 1), dx = static_cast<double>(BytesOf(DType::kFloat32, s.tokens * s.channels)) * ranks;
+    AddLink(node, x + dx, std::min(compute, x / rates_.link) - compute * (ranks - 1) / blocks);
   }
 
   // 8 bytes of moments a parameter each way, 10 with the low half of a split master.

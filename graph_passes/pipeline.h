@@ -48,6 +48,7 @@ struct TrainingOptions {
   // With layout.vocabulary_parallel > 1, the head's gradient on a rank: "whole", added over ranks once a step, or "shard", added
   // in each micro-batch: one per step only, so that the order of its sums stays.
   std::string head_gradient = "whole";
+  std::string move = "weights";  // what travels between the ranks of a spread head: weights, activations, auto
   int64_t vocab_leaf = 2048;  // columns of one (max, sum) pair of the log-sum-exp: changes rounding
   std::string recompute = "none";  // "layer": activations are computed again in backward (insert_recompute)
   int64_t host_budget = 0;         // bytes of layer boundaries held in host memory (stream_checkpoints); 0 = off

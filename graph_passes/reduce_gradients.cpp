@@ -36,11 +36,11 @@ const ParameterInfo& ParameterOf(const Graph& graph, const Value& accumulator) {
   return *parameter->parameter;
 }
 
-// Elements of each rank's shard of a head, in rank order.
-std::vector<int64_t> ShardElements(const Value& shard, const ParameterInfo& info, int64_t leaf, int64_t ranks) {
+// Elements of each rank's shard of a head, in rank order; shards are runs of `share` columns.
+std::vector<int64_t> ShardElements(const Value& shard, const ParameterInfo& info, int64_t share, int64_t ranks) {
   std::vector<int64_t> elements;
   for (int64_t member = 0; member < ranks; ++member) {
-    elements.push_back(VocabularyShare(info.shard->total, leaf, ranks, member).size() * shard.shape[1].Constant());
+    elements.push_back(VocabularyShare(info.shard->total, share, ranks, member).size() * shard.shape[1].Constant());
   }
   return elements;
 }
@@ -74,7 +74,8 @@ bool ReduceGradients::Run(Graph& graph, PassContext& context) {
     }
     if (!shard || !head) continue;
     builder.SetStem(accumulator->name + ".squares");
-    const auto elements = ShardElements(*sum, info, vocab_leaf_, layout_.vocabulary_parallel);
+    const int64_t share = gradient->producer->attributes.Int("share_columns", vocab_leaf_);
+    const auto elements = ShardElements(*sum, info, share, layout_.vocabulary_parallel);
     Value* squares = builder.Op("BlockSquares", {sum}, {{"group", std::string("vocabulary")}, {"elements", elements}});
     graph.SetInput(norm, static_cast<size_t>(&gradient - gradients.data()), squares);
     context.Matched(*squares->producer);

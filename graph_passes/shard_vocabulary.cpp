@@ -7,6 +7,16 @@
 
 namespace weir {
 
+// A rank's gradient of all columns is made where all columns are.
+bool ShardVocabulary::TokensMayTravel(const Node& head) const {
+  if (o_.move == "weights" || (o_.move == "auto" && head.out(2) != nullptr && !o_.shard_gradient)) return false;
+  const Shape& weight = head.in(1)->shape;
+  const int64_t bytes = BytesOf(DType::kFloat32, weight[0].Constant() * weight[1].Constant()) / o_.ranks * (o_.ranks - 1);
+  WEIR_CHECK(head.out(2) == nullptr || o_.shard_gradient, ErrorCode::kInvalidArgument, "--move=activations: parts of '", head.in(1)->name,
+             "'s gradient would come back to every rank, ", bytes, " bytes in float32, as many as its weight or more; add --head-gradient=shard, or use --move=weights");
+  return true;
+}
+
 void ShardVocabulary::Shard(Graph& graph, Node& head) const {
   Value& weight = *head.in(1);
   const std::string what = "head weight", instead = "--vocab-parallel=1";
@@ -16,11 +26,15 @@ void ShardVocabulary::Shard(Graph& graph, Node& head) const {
                ", so it cannot be spread over ranks; use ", instead);
   }
   const int64_t vocabulary = weight.shape[0].Constant();
-  KeepRows(weight, VocabularyShare(vocabulary, leaf_, ranks_, member_), "vocabulary_replica", what, instead);
+  const bool travel = TokensMayTravel(head);
+  const int64_t unit = travel && o_.share > 0 ? o_.share : o_.leaf;
+  KeepRows(weight, VocabularyShare(vocabulary, unit, o_.ranks, o_.member), "vocabulary_replica", what, instead);
   head.attributes.Set("group", std::string("vocabulary"));
-  head.attributes.Set("vocab_parallel", ranks_);
+  head.attributes.Set("vocab_parallel", o_.ranks);
   head.attributes.Set("vocabulary", vocabulary);
-  if (!shard_gradient_ || head.out(2) == nullptr) return;
+  if (travel) head.attributes.Set("move", o_.move);
+  if (unit != o_.leaf) head.attributes.Set("share_columns", unit);
+  if (!o_.shard_gradient || head.out(2) == nullptr) return;
   head.attributes.Set("shard_gradient", int64_t{1});
   if (Value* accumulator = graph.FindValue(weight.name + ".grad")) accumulator->shape = weight.shape;
 }
@@ -31,7 +45,7 @@ bool ShardVocabulary::Run(Graph& graph, PassContext& context) {
     Shard(graph, *node);
     context.Matched(*node);
   }
-  WEIR_CHECK(context.matches > 0, ErrorCode::kInvalidArgument, "--vocab-parallel=", ranks_,
+  WEIR_CHECK(context.matches > 0, ErrorCode::kInvalidArgument, "--vocab-parallel=", o_.ranks,
              ": the graph has no streamed head (RingDtp) to spread; do not disable stream_lm_head, or use --vocab-parallel=1");
   InferGraph(graph);
   return true;

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "graph_passes/add_loss.h"
@@ -79,6 +81,14 @@ void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& pa
   passes.Run(shard, graph);
 }
 
+void CheckHeadMove(const TrainingOptions& options) {
+  if (options.move == "weights") return;
+  WEIR_CHECK(options.move == "activations" || options.move == "auto", ErrorCode::kInvalidArgument, "--move=", options.move,
+             " is unknown; use weights, activations or auto");
+  WEIR_CHECK(options.move == "auto" || options.layout.vocabulary_parallel > 1, ErrorCode::kInvalidArgument,
+             "--move=activations has no effect without --vocab-parallel above 1");
+}
+
 void CheckHeadGradient(const TrainingOptions& options) {
   if (options.head_gradient == "whole") return;
   WEIR_CHECK(options.head_gradient == "shard", ErrorCode::kInvalidArgument, "--head-gradient=", options.head_gradient,
@@ -95,6 +105,7 @@ void SpreadVocabulary(Graph& graph, const TrainingOptions& options, PassManager&
   const int64_t ranks = options.layout.vocabulary_parallel, leaf = options.vocab_leaf;
   WEIR_CHECK(options.strip >= 0, ErrorCode::kInvalidArgument, "--strip=", options.strip, " must be positive, or 0 for off");
   WEIR_CHECK(leaf > 0, ErrorCode::kInvalidArgument, "--vocab-leaf=", leaf, " must be positive");
+  CheckHeadMove(options);
   CheckHeadGradient(options);
   if (options.strip == 0 && ranks == 1) {
     WEIR_CHECK(leaf == StreamLmHead::kDefaultLeaf, ErrorCode::kInvalidArgument, "--vocab-leaf=", leaf,
@@ -104,7 +115,13 @@ void SpreadVocabulary(Graph& graph, const TrainingOptions& options, PassManager&
   StreamLmHead head(options.strip > 0 ? options.strip : kStrip, leaf);
   passes.Run(head, graph);
   if (ranks == 1) return;
-  ShardVocabulary shard(ranks, options.rank % ranks, leaf, options.head_gradient == "shard");
+  const int64_t share = options.precision == "bfloat16" ? std::lcm(leaf, kBFloat16Columns) : 0;
+  ShardVocabulary shard({.ranks = ranks,
+                         .member = options.rank % ranks,
+                         .leaf = leaf,
+                         .share = share,
+                         .shard_gradient = options.head_gradient == "shard",
+                         .move = options.move});
   passes.Run(shard, graph);
 }
 

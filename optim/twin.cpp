@@ -158,6 +158,7 @@ TrainingOptions TwinOf(const TrainingOptions& streamed) {
   // Other leaves are another rounding, which only the streamed head knows: there the twin holds all logits at once.
   twin.strip = streamed.vocab_leaf == plain.vocab_leaf ? plain.strip : std::numeric_limits<int32_t>::max();
   twin.head_gradient = plain.head_gradient;
+  twin.move = plain.move;
   twin.recompute = plain.recompute;
   twin.keep = plain.keep;
   twin.host_budget = plain.host_budget;

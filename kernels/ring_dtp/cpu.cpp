@@ -12,36 +12,73 @@
 #include "kernels/gemm/sgemm.h"
 #include "kernels/linear/weight_gradient.h"
 #include "kernels/ring_dtp/gradient_parts.h"
+#include "kernels/ring_dtp/member_tree.h"
+#include "kernels/ring_dtp/token_relay.h"
 #include "kernels/ring_dtp/windows.h"
 
 namespace weir {
 namespace {
 
-struct Buffers {
-  int64_t capacity;       // of logits
-  float* logits;          // the live strip
-  LogSum* sums;           // per token
-  float *lse, *at_label;  // per token
-  float* partial;         // of dW
-  std::byte* windows;     // of the weight, from other ranks
-  std::byte* parts;       // of dW, for other ranks and from them
+// What a block of tokens has seen of the vocabulary: a LogSum per token, then the logit of each token's label.
+struct TokenSums {
+  LogSum* sums;
+  float* at_label;
+};
+constexpr int64_t kSumBytes = sizeof(LogSum) + sizeof(float);
+
+TokenSums SumsAt(std::byte* memory, int64_t rows) {
+  auto* sums = reinterpret_cast<LogSum*>(memory);
+  return {sums, reinterpret_cast<float*>(sums + rows)};
+}
+
+// What tokens that travel need on each rank.
+struct RelayBuffers {
+  std::byte *x, *labels, *lse;  // two blocks of other ranks'
+  std::byte *sums, *dx;         // two blocks on their way
+  float* dw;                    // of the shard, a MemberTree
 };
 
-Buffers TakeBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool weight_gradient) {
+struct Buffers {
+  int64_t capacity;    // of logits
+  float* logits;       // the live strip
+  std::byte* sums;     // kSumBytes per token, block behind block
+  float* lse;          // per token
+  float* partial;      // of dW
+  std::byte* windows;  // of the weight, from other ranks
+  std::byte* parts;    // of dW, for other ranks and from them
+  RelayBuffers relay;
+};
+
+RelayBuffers TakeRelayBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool input_gradient, bool weight_gradient) {
+  const auto rows = [&](int64_t row_bytes) { return layout.Take<std::byte>(2 * s.block * row_bytes); };
+  RelayBuffers b{.x = rows(BytesOf(DType::kFloat32, s.channels)),
+                 .labels = rows(sizeof(int64_t)),
+                 .lse = rows(sizeof(float)),
+                 .sums = rows(kSumBytes),
+                 .dx = input_gradient ? rows(BytesOf(DType::kFloat32, s.channels)) : nullptr,
+                 .dw = nullptr};
+  if (weight_gradient) b.dw = layout.Take<float>(MemberTree::Buffers(s.ranks) * s.Held(0).size() * s.channels);
+  return b;
+}
+
+Buffers TakeBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool input_gradient, bool weight_gradient) {
   // One token's leaf must fit, however narrow the strip.
   Buffers b{.capacity = std::max(s.block * s.strip, std::min(s.vocabulary, s.leaf)),
             .logits = nullptr,
             .sums = nullptr,
             .lse = nullptr,
-            .at_label = nullptr,
             .partial = nullptr,
             .windows = nullptr,
-            .parts = nullptr};
+            .parts = nullptr,
+            .relay = {}};
   b.logits = layout.Take<float>(b.capacity);
-  b.sums = layout.Take<LogSum>(s.state_rows());
+  b.sums = layout.Take<std::byte>(s.state_rows() * kSumBytes);
   b.lse = layout.Take<float>(s.state_rows());
-  b.at_label = layout.Take<float>(s.state_rows());
   if (weight_gradient) b.partial = layout.Take<float>(WeightGradientPartial(s.strip, s.channels));
+  if (s.relay) {
+    b.relay = TakeRelayBuffers(layout, s, input_gradient, weight_gradient);
+    return b;
+  }
   b.windows = layout.Take<std::byte>(WeightWindows::BufferBytes(s, BytesOf(DType::kFloat32, s.channels)));
   if (weight_gradient && s.shard_gradient) b.parts = layout.Take<std::byte>(GradientParts::BufferBytes(s));
   return b;
@@ -51,7 +88,7 @@ int64_t RingDtpWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   TakeBuffers(layout,
               HeadSizesOf(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), node.attributes),
-              node.out(2) != nullptr);
+              node.out(1) != nullptr, node.out(2) != nullptr);
   return layout.bytes();
 }
 
@@ -68,13 +105,14 @@ class Head {
         dx_(Output(c, 1)),
         dw_(Output(c, 2)) {
     WorkspaceLayout layout(c.workspace.data());
-    buffers_ = TakeBuffers(layout, size_, dw_ != nullptr);
+    buffers_ = TakeBuffers(layout, size_, dx_ != nullptr, dw_ != nullptr);
   }
 
   // The loss before scaling. Wrong labels are found before anything is written.
   double Run() {
-    for (int64_t i = 0; i < size_.tokens; ++i) Counts(i);
+    for (int64_t i = 0; i < size_.tokens; ++i) LabelCounts(labels_[i], i, size_.vocabulary, ignore_index_);
     const bool one_window = size_.windows() == 1, gradients = dx_ != nullptr || dw_ != nullptr;
+    if (size_.relay) return RunRelay(gradients);
     WeightWindows windows(size_, BytesOf(DType::kFloat32, size_.channels),
                           {c_.inputs[1].bytes, static_cast<size_t>(c_.inputs[1].size_bytes())}, buffers_.windows,
                           c_.communicator, c_.node.in(1)->name, one_window || !gradients ? 1 : 2);
@@ -106,15 +144,68 @@ class Head {
   static float* Output(const KernelContext& c, size_t i) {
     return i < c.outputs.size() && c.outputs[i] ? c.outputs[i].data<float>() : nullptr;
   }
-  bool Counts(int64_t token) const {
-    return LabelCounts(labels_[token], token, size_.vocabulary, ignore_index_);
+
+  // Tokens come to the weight; it is met in the order of the vocabulary all the same.
+  double RunRelay(bool gradients) {
+    CheckHolders(size_, c_.communicator, c_.inputs[1].dims[0], c_.node.in(1)->name);
+    Communicator& group = *c_.communicator;
+    const Share held = size_.Held(group.rank());
+    weight_ = c_.inputs[1].data<float>();
+    window_ = held.begin;
+    columns_ = held.size();
+    const int64_t row_bytes = BytesOf(DType::kFloat32, size_.channels);
+    TokenRelay relay(size_, group.host().GatherValues(size_.tokens, {"RingDtp", c_.node.in(1)->name}), group, c_.node.in(1)->name);
+    const RelayBuffers& b = buffers_.relay;
+    TokenRelay::Pass pass{.sent = {{{c_.inputs[0].bytes, b.x, row_bytes}, {c_.inputs[2].bytes, b.labels, sizeof(int64_t)}, {}}},
+                          .carried = b.sums,
+                          .home = buffers_.sums,
+                          .carried_row_bytes = kSumBytes};
+    relay.Run(pass, [&](const TokenRelay::Piece& piece, const auto& sent, std::byte* carried) {
+      TakePiece(piece, sent);
+      block_.state = SumsAt(carried, piece.rows);
+      SumWindow();
+    });
+    double loss = 0;
+    ForEachBlock([&] { FinishSums(loss); });
+    if (!gradients) return loss;
+    pass.sent[2] = {reinterpret_cast<const std::byte*>(buffers_.lse), b.lse, sizeof(float)};
+    pass.carried = b.dx;
+    pass.home = reinterpret_cast<std::byte*>(dx_);
+    pass.carried_row_bytes = dx_ != nullptr ? row_bytes : 0;
+    MemberTree tree(size_.ranks, b.dw, columns_ * size_.channels);
+    relay.Run(pass, [&](const TokenRelay::Piece& piece, const auto& sent, std::byte* carried) {
+      TakePiece(piece, sent);
+      block_.lse = const_cast<float*>(reinterpret_cast<const float*>(sent[2]));
+      block_.dx = dx_ != nullptr ? reinterpret_cast<float*>(carried) : nullptr;
+      window_dw_ = tree.Next();
+      if (dw_ != nullptr && add_ && piece.row == 0) std::fill_n(window_dw_, columns_ * size_.channels, 0.0f);
+      AddWindowGradients();
+      if (dw_ != nullptr && piece.last) tree.Finish([&](float* to, const float* from) { AddTo(from, columns_ * size_.channels, to); });
+    });
+    if (dw_ != nullptr) AddSum(b.dw, columns_ * size_.channels, dw_);
+    return loss;
+  }
+  void TakePiece(const TokenRelay::Piece& piece, const auto& sent) {
+    block_ = {.rows = piece.rows,
+              .first = piece.row == 0,
+              .x = reinterpret_cast<const float*>(sent[0]),
+              .labels = reinterpret_cast<const int64_t*>(sent[1]),
+              .state = {},
+              .lse = nullptr,
+              .dx = nullptr};
   }
 
   // Once even without tokens: outputs are written.
   void ForEachBlock(const auto& body) {
-    for (row_ = 0; row_ == 0 || row_ < size_.tokens; row_ += kTokenBlockRows) {
-      rows_ = std::min(kTokenBlockRows, size_.tokens - row_);
-      state_ = size_.windows() == 1 ? 0 : row_;
+    for (int64_t row = 0; row == 0 || row < size_.tokens; row += kTokenBlockRows) {
+      const int64_t rows = std::min(kTokenBlockRows, size_.tokens - row), state = size_.at_once() ? 0 : row;
+      block_ = {.rows = rows,
+                .first = row == 0,
+                .x = x_ + row * size_.channels,
+                .labels = labels_ + row,
+                .state = SumsAt(buffers_.sums + state * kSumBytes, rows),
+                .lse = buffers_.lse + state,
+                .dx = dx_ == nullptr ? nullptr : dx_ + row * size_.channels};
       body();
     }
   }
@@ -132,19 +223,22 @@ class Head {
 
   // Logits of the block's tokens [row, row + rows) over `width` columns from `first` of the window.
   void MakeLogits(int64_t row, int64_t rows, int64_t first, int64_t width) {
-    Sgemm(rows, width, size_.channels, x_ + (row_ + row) * size_.channels, size_.channels,
+    Sgemm(rows, width, size_.channels, block_.x + row * size_.channels, size_.channels,
           weight_ + first * size_.channels, size_.channels, buffers_.logits, width,
           {.transpose_b = true});
   }
 
+  bool Counts(int64_t i) const { return block_.labels[i] != ignore_index_; }
+
   // (max, sum) needs a token's whole leaf at once: where a strip is narrower, fewer tokens go at a
   // time.
   void SumWindow() {
-    if (window_ == 0) std::fill_n(buffers_.sums + state_, rows_, LogSum());
+    if (window_ == 0) std::fill_n(block_.state.sums, block_.rows, LogSum());
+    if (columns_ == 0) return;
     const int64_t columns = size_.whole() ? columns_ : std::min(columns_, size_.leaf);
     const int64_t at_once = buffers_.capacity / columns;
-    for (int64_t row = 0; row < rows_; row += at_once) {
-      const int64_t rows = std::min(at_once, rows_ - row);
+    for (int64_t row = 0; row < block_.rows; row += at_once) {
+      const int64_t rows = std::min(at_once, block_.rows - row);
       for (int64_t first = 0; first < columns_; first += columns) {
         const int64_t width = std::min(columns, columns_ - first);
         MakeLogits(row, rows, first, width);
@@ -157,17 +251,15 @@ class Head {
   }
 
   void SumRow(int64_t row, const float* logits, int64_t first, int64_t width) {
-    buffers_.sums[state_ + row].Add(logits, width, size_.leaf);
-    const int64_t label = labels_[row_ + row] - first;
-    if (label >= 0 && label < width) buffers_.at_label[state_ + row] = logits[label];
+    block_.state.sums[row].Add(logits, width, size_.leaf);
+    const int64_t label = block_.labels[row] - first;
+    if (label >= 0 && label < width) block_.state.at_label[row] = logits[label];
   }
 
   void FinishSums(double& loss) {
-    for (int64_t i = 0; i < rows_; ++i) {
-      const int64_t at = state_ + i;
-      buffers_.lse[at] = buffers_.sums[at].Value();
-      if (!Counts(row_ + i)) continue;
-      loss += static_cast<double>(buffers_.lse[at]) - static_cast<double>(buffers_.at_label[at]);
+    for (int64_t i = 0; i < block_.rows; ++i) {
+      block_.lse[i] = block_.state.sums[i].Value();
+      if (Counts(i)) loss += static_cast<double>(block_.lse[i]) - static_cast<double>(block_.state.at_label[i]);
     }
   }
 
@@ -188,9 +280,11 @@ class Head {
     const GradientParts::Arrived part = parts_->Finish(window);
     std::copy_n(part.own, part.count, part.rows + c_.communicator->rank() * part.count);
     TreeAdd(part.rows, size_.ranks, part.count);
-    float* out = dw_ + part.row * size_.channels;
-    if (!add_) std::fill_n(out, part.count, 0.0f);
-    AddTo(part.rows, part.count, out);
+    AddSum(part.rows, part.count, dw_ + part.row * size_.channels);
+  }
+  void AddSum(const float* sum, int64_t count, float* out) const {
+    if (!add_) std::fill_n(out, count, 0.0f);
+    AddTo(sum, count, out);
   }
 
   void AddWindowGradients() {
@@ -200,27 +294,27 @@ class Head {
 
   void AddStripGradients(int64_t first) {
     const int64_t width = std::min(size_.strip, columns_ - first), h = size_.channels, column = window_ + first;
-    if (!size_.whole()) MakeLogits(0, rows_, first, width);
+    if (!size_.whole()) MakeLogits(0, block_.rows, first, width);
     float* dlogits = buffers_.logits;
-    ParallelFor(rows_, 1, [&](int64_t begin, int64_t end) {
+    ParallelFor(block_.rows, 1, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         float* row = dlogits + i * width;
-        if (Counts(row_ + i)) {
-          LogitsGradient(row, width, labels_[row_ + i] - column, buffers_.lse[state_ + i], scale_, row);
+        if (Counts(i)) {
+          LogitsGradient(row, width, block_.labels[i] - column, block_.lse[i], scale_, row);
         } else {
           std::fill_n(row, width, 0.0f);
         }
       }
     });
-    if (dx_ != nullptr) AddInputGradient(first, width);
+    if (block_.dx != nullptr) AddInputGradient(first, width);
     if (dw_ != nullptr) {
       AddWeightGradientBlock({.m = width,
                               .k = h,
-                              .rows = rows_,
+                              .rows = block_.rows,
                               .dy = dlogits,
                               .dy_stride = width,
-                              .x = x_ + row_ * h,
-                              .add = add_ || row_ > 0},
+                              .x = block_.x,
+                              .add = add_ || !block_.first},
                              buffers_.partial, window_dw_ + first * h);
     }
   }
@@ -229,8 +323,8 @@ class Head {
   void AddInputGradient(int64_t first, int64_t width) {
     const int64_t h = size_.channels, group = size_.leaf < kSgemmBlockK ? size_.leaf : width;
     for (int64_t at = 0; at < width; at += group) {
-      Sgemm(rows_, h, std::min(group, width - at), buffers_.logits + at, width, weight_ + (first + at) * h, h,
-            dx_ + row_ * h, h, {.accumulate = window_ + first + at > 0});
+      Sgemm(block_.rows, h, std::min(group, width - at), buffers_.logits + at, width, weight_ + (first + at) * h, h,
+            block_.dx, h, {.accumulate = window_ + first + at > 0});
     }
   }
 
@@ -247,8 +341,14 @@ class Head {
   const float* weight_ = nullptr;     // of the window at hand:
   float* window_dw_ = nullptr;
   int64_t window_ = 0, columns_ = 0;  // [window, window + columns) of the vocabulary
-  int64_t row_ = 0, rows_ = 0;        // the token block at hand
-  int64_t state_ = 0;                 // where its token state begins
+  struct {
+    int64_t rows;
+    bool first;  // of its rank's tokens
+    const float* x;
+    const int64_t* labels;
+    TokenSums state;
+    float *lse, *dx;
+  } block_ = {};  // the token block at hand
 };
 
 void LaunchRingDtp(KernelContext& c) {

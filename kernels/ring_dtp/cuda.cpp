@@ -12,6 +12,8 @@
 #include "kernels/gemm/cuda.h"
 #include "kernels/ring_dtp/cuda.h"
 #include "kernels/ring_dtp/gradient_parts.h"
+#include "kernels/ring_dtp/member_tree.h"
+#include "kernels/ring_dtp/token_relay.h"
 #include "kernels/ring_dtp/windows.h"
 #include "kernels/tree_reduce/cuda.h"
 
@@ -29,41 +31,76 @@ HeadSizes CudaSizes(const Dims& x, const Dims& weight, DType dtype, const Attrib
   return s;
 }
 
+constexpr int64_t kSumBytes = 3 * sizeof(float);
+
+cuda::TokenSums SumsAt(std::byte* memory, int64_t rows) {
+  auto* sums = reinterpret_cast<float*>(memory);
+  return {sums, sums + rows, sums + 2 * rows};
+}
+
+// What a node makes besides the loss.
+struct Wanted {
+  bool dx, dw;
+};
+
+// What tokens that travel need on each rank.
+struct RelayBuffers {
+  std::byte *x, *labels, *lse;  // two blocks of other ranks'
+  std::byte *sums, *dx;         // two blocks on their way
+  float* dw;                    // of the shard, a MemberTree
+  RelayBuffers(const HeadSizes& s, DType dtype, Wanted wanted, WorkspaceLayout& layout) {
+    const auto rows = [&](int64_t row_bytes) { return layout.Take<std::byte>(s.relay ? 2 * s.block * row_bytes : 0); };
+    x = rows(BytesOf(dtype, s.channels));
+    labels = rows(sizeof(int64_t));
+    lse = rows(sizeof(float));
+    sums = rows(kSumBytes);
+    dx = rows(wanted.dx ? BytesOf(DType::kFloat32, s.channels) : 0);
+    dw = layout.Take<float>(s.relay && wanted.dw ? MemberTree::Buffers(s.ranks) * s.Held(0).size() * s.channels : 0);
+  }
+};
+
 struct Buffers {
   int64_t* bad;
   std::byte* logits;  // the live strip
-  cuda::TokenSums sums;
+  std::byte* sums;    // kSumBytes per token, block behind block
   float* lse;
   double* terms;  // of every token
   float* dx;      // bfloat16 only
   std::byte* gemm;
   std::byte* windows;  // of the weight, from other ranks
   std::byte* parts;    // of dW, for other ranks and from them
-  Buffers(const HeadSizes& s, DType dtype, bool weight_gradient, WorkspaceLayout& layout)
+  RelayBuffers relay;
+  Buffers(const HeadSizes& s, DType dtype, Wanted wanted, WorkspaceLayout& layout)
       : bad(layout.Take<int64_t>(1)),
         logits(layout.Take<std::byte>(BytesOf(dtype, s.block * StrideOf(s)))),
-        sums{layout.Take<float>(s.state_rows()), layout.Take<float>(s.state_rows()),
-             layout.Take<float>(s.state_rows())},
+        sums(layout.Take<std::byte>(s.state_rows() * kSumBytes)),
         lse(layout.Take<float>(s.state_rows())),
         terms(layout.Take<double>(s.tokens)),
         dx(layout.Take<float>(dtype == DType::kBFloat16 ? s.state_rows() * s.channels : 0)),
         gemm(layout.Take<std::byte>(cuda::GemmWorkspaceBytes(dtype))),
-        windows(layout.Take<std::byte>(WeightWindows::BufferBytes(s, BytesOf(dtype, s.channels)))),
-        parts(layout.Take<std::byte>(weight_gradient && s.shard_gradient ? GradientParts::BufferBytes(s) : 0)) {}
+        windows(layout.Take<std::byte>(s.relay ? 0 : WeightWindows::BufferBytes(s, BytesOf(dtype, s.channels)))),
+        parts(layout.Take<std::byte>(wanted.dw && s.shard_gradient && !s.relay ? GradientParts::BufferBytes(s) : 0)),
+        relay(s, dtype, wanted, layout) {}
 };
 
 int64_t RingDtpWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   const DType dtype = node.in(0)->dtype;
   Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes),
-          dtype, node.out(2) != nullptr, layout);
+          dtype, {node.out(1) != nullptr, node.out(2) != nullptr}, layout);
   return layout.bytes();
 }
 
-// The device sums leaves of one width.
+// The device sums leaves of one width. Where tokens travel a rank folds its own columns alone, whole groups of them.
 std::string Unsupported(const Node& node) {
   const int64_t leaf = node.attributes.Int("vocab_leaf", kVocabularyLeaf);
-  return leaf == kVocabularyLeaf ? "" : StrCat("vocab_leaf ", leaf, ", expected ", kVocabularyLeaf);
+  if (leaf != kVocabularyLeaf) return StrCat("vocab_leaf ", leaf, ", expected ", kVocabularyLeaf);
+  const int64_t share = node.attributes.Int("share_columns", leaf);
+  const bool travel = node.attributes.String("move", "weights") != "weights" && node.attributes.Int("vocab_parallel", 1) > 1;
+  if (travel && node.in(0)->dtype == DType::kBFloat16 && share % cuda::kSumGroup != 0) {
+    return StrCat("share_columns ", share, ", expected a multiple of ", cuda::kSumGroup, " where bfloat16 tokens travel");
+  }
+  return "";
 }
 
 class Head {
@@ -75,11 +112,22 @@ class Head {
         s_(CudaSizes(c.inputs[0].dims, c.inputs[1].dims, dtype_, c.attributes())),
         stride_(StrideOf(s_)),
         layout_(c.workspace.data()),
-        b_(s_, dtype_, Output(2), layout_),
+        b_(s_, dtype_, {Output(1), Output(2)}, layout_),
         ignore_index_(c.attributes().Int("ignore_index", -100)) {}
 
   void Run() {
     CheckLabelsOnDevice(c_, c_.inputs[2], s_.vocabulary, b_.bad);
+    if (s_.relay) {
+      RunRelay();
+    } else {
+      RunWindows();
+    }
+    cuda::SumLoss(b_.terms, s_.tokens, c_.inputs[3].data<float>(), c_.outputs[0].data<double>(),
+                  queue_.stream);
+  }
+
+ private:
+  void RunWindows() {
     const bool one_window = s_.windows() == 1, gradients = Output(1) || Output(2);
     WeightWindows windows(s_, BytesOf(dtype_, s_.channels),
                           {c_.inputs[1].bytes, static_cast<size_t>(c_.inputs[1].size_bytes())}, b_.windows,
@@ -101,18 +149,71 @@ class Head {
       if (gradients) ForEachWindow(windows, [&] { AddGradients(); });
       ForEachBlock([&] { FinishInputGradient(); });
     }
-    cuda::SumLoss(b_.terms, s_.tokens, c_.inputs[3].data<float>(), c_.outputs[0].data<double>(),
-                  queue_.stream);
   }
 
- private:
+  // Tokens come to the weight; it is met in the order of the vocabulary all the same.
+  void RunRelay() {
+    CheckHolders(s_, c_.communicator, c_.inputs[1].dims[0], c_.node.in(1)->name);
+    Communicator& group = *c_.communicator;
+    const Share held = s_.Held(group.rank());
+    weight_ = c_.inputs[1].bytes;
+    window_ = held.begin;
+    end_ = held.end;
+    TokenRelay relay(s_, group.host().GatherValues(s_.tokens, {"RingDtp", c_.node.in(1)->name}), group, c_.node.in(1)->name);
+    TokenRelay::Pass pass{.sent = {{{c_.inputs[0].bytes, b_.relay.x, BytesOf(dtype_, s_.channels)},
+                                    {c_.inputs[2].bytes, b_.relay.labels, sizeof(int64_t)},
+                                    {}}},
+                          .carried = b_.relay.sums,
+                          .home = b_.sums,
+                          .carried_row_bytes = kSumBytes};
+    relay.Run(pass, [&](const TokenRelay::Piece& piece, const auto& sent, std::byte* carried) {
+      TakePiece(piece, sent);
+      block_.sums = SumsAt(carried, piece.rows);
+      SumWindow();
+    });
+    ForEachBlock([&] { FinishSums(); });
+    if (!Output(1) && !Output(2)) return;
+    pass.sent[2] = {reinterpret_cast<const std::byte*>(b_.lse), b_.relay.lse, sizeof(float)};
+    pass.carried = b_.relay.dx;
+    pass.home = dtype_ == DType::kBFloat16 || !Output(1) ? reinterpret_cast<std::byte*>(b_.dx) : c_.outputs[1].bytes;
+    pass.carried_row_bytes = Output(1) ? BytesOf(DType::kFloat32, s_.channels) : 0;
+    const int64_t elements = held.size() * s_.channels;
+    MemberTree tree(s_.ranks, b_.relay.dw, elements);
+    relay.Run(pass, [&](const TokenRelay::Piece& piece, const auto& sent, std::byte* carried) {
+      TakePiece(piece, sent);
+      block_.lse = reinterpret_cast<float*>(const_cast<std::byte*>(sent[2]));
+      block_.dx = reinterpret_cast<float*>(carried);
+      window_dw_ = tree.Next();
+      if (Output(2) && c_.has(4) && block_.first) Clear(window_dw_, elements);
+      AddWindowGradients();
+      if (Output(2) && piece.last) tree.Finish([&](float* to, const float* from) { cuda::AddInto(to, from, elements, queue_.stream); });
+    });
+    if (Output(2)) AddSum(b_.relay.dw, elements, Dw());
+    ForEachBlock([&] { FinishInputGradient(); });
+  }
+  void TakePiece(const TokenRelay::Piece& piece, const auto& sent) {
+    block_ = {.rows = piece.rows,
+              .first = piece.row == 0,
+              .x = sent[0],
+              .labels = reinterpret_cast<const int64_t*>(sent[1]),
+              .sums = {},
+              .lse = nullptr,
+              .dx = nullptr};
+  }
+
   bool Output(size_t i) const { return i < c_.outputs.size() && c_.outputs[i]; }
-  const int64_t* Labels() const { return c_.inputs[2].data<int64_t>() + row_; }
   // Once even without tokens: outputs are written.
   void ForEachBlock(const auto& body) {
     for (row_ = 0; row_ == 0 || row_ < s_.tokens; row_ += kTokenBlockRows) {
-      rows_ = std::min(kTokenBlockRows, s_.tokens - row_);
-      state_ = s_.windows() == 1 ? 0 : row_;
+      const int64_t rows = std::min(kTokenBlockRows, s_.tokens - row_), state = s_.at_once() ? 0 : row_;
+      float* dx = Output(1) && dtype_ != DType::kBFloat16 ? c_.outputs[1].data<float>() + row_ * s_.channels : b_.dx + state * s_.channels;
+      block_ = {.rows = rows,
+                .first = row_ == 0,
+                .x = c_.inputs[0].bytes + BytesOf(dtype_, row_ * s_.channels),
+                .labels = c_.inputs[2].data<int64_t>() + row_,
+                .sums = SumsAt(b_.sums + state * kSumBytes, rows),
+                .lse = b_.lse + state,
+                .dx = dx};
       body();
     }
   }
@@ -128,17 +229,14 @@ class Head {
     end_ = std::min(first + s_.window, s_.vocabulary);
   }
 
-  cuda::TokenSums Sums() const {
-    return {b_.sums.top + state_, b_.sums.sum + state_, b_.sums.at_label + state_};
-  }
   void SumWindow() {
     for (int64_t first = window_; first < end_; first += s_.strip) {
       MakeLogits(first);
-      cuda::AddLogits(Strip(first), Sums(), queue_.stream);
+      cuda::AddLogits(Strip(first), block_.sums, queue_.stream);
     }
   }
   void FinishSums() {
-    cuda::FinishLogSum(Sums(), Labels(), rows_, ignore_index_, b_.lse + state_, b_.terms + row_, queue_.stream);
+    cuda::FinishLogSum(block_.sums, block_.labels, block_.rows, ignore_index_, block_.lse, b_.terms + row_, queue_.stream);
   }
   void AddGradients() {
     BeginGradient();
@@ -160,10 +258,12 @@ class Head {
   }
   void Fold(int64_t window) {
     const GradientParts::Arrived part = parts_->Finish(window);
-    float* out = Dw() + part.row * s_.channels;
     cuda::AddTree(part.own, part.rows, s_.ranks, c_.communicator->rank(), part.count, queue_.stream);
-    if (!c_.has(4)) Clear(out, part.count);
-    cuda::AddInto(out, part.own, part.count, queue_.stream);
+    AddSum(part.own, part.count, Dw() + part.row * s_.channels);
+  }
+  void AddSum(const float* sum, int64_t count, float* out) const {
+    if (!c_.has(4)) Clear(out, count);
+    cuda::AddInto(out, sum, count, queue_.stream);
   }
   float* Dw() const { return c_.outputs[2].data<float>(); }
   void Clear(float* memory, int64_t count) const {
@@ -176,31 +276,30 @@ class Head {
   }
   void FinishInputGradient() {
     if (!Output(1) || dtype_ != DType::kBFloat16) return;
-    cuda::RoundToBFloat16(b_.dx + state_ * s_.channels, c_.outputs[1].bytes + BytesOf(dtype_, row_ * s_.channels),
-                          rows_ * s_.channels, queue_.stream);
+    cuda::RoundToBFloat16(block_.dx, c_.outputs[1].bytes + BytesOf(dtype_, row_ * s_.channels),
+                          block_.rows * s_.channels, queue_.stream);
   }
 
   int64_t Width(int64_t first) const { return std::min(s_.strip, end_ - first); }
-  const std::byte* X() const { return c_.inputs[0].bytes + BytesOf(dtype_, row_ * s_.channels); }
   const std::byte* Weight(int64_t column) const {
     return weight_ + BytesOf(dtype_, (column - window_) * s_.channels);
   }
   cuda::LogitStrip Strip(int64_t first) const {
     return {.logits = b_.logits,
             .dtype = dtype_,
-            .rows = rows_,
+            .rows = block_.rows,
             .first = first,
             .width = Width(first),
             .stride = stride_,
-            .labels = Labels()};
+            .labels = block_.labels};
   }
 
   void MakeLogits(int64_t first) {
     cuda::Gemm(queue_,
-               {.m = rows_,
+               {.m = block_.rows,
                 .n = Width(first),
                 .k = s_.channels,
-                .a = {X(), dtype_, s_.channels},
+                .a = {block_.x, dtype_, s_.channels},
                 .b = {Weight(first), dtype_, s_.channels, true},
                 .c = b_.logits,
                 .c_dtype = dtype_,
@@ -211,7 +310,7 @@ class Head {
   void AddStripGradients(int64_t first) {
     if (!s_.whole()) MakeLogits(first);
     cuda::LogitsGradient(Strip(first),
-                         {.lse = b_.lse + state_,
+                         {.lse = block_.lse,
                           .scale = c_.inputs[3].data<float>(),
                           .dloss = nullptr,
                           .ignore_index = ignore_index_,
@@ -224,16 +323,15 @@ class Head {
   // dX += dlogits W: float32 continues chains of 256 terms, bfloat16 folds groups of columns.
   void AddInputGradient(int64_t first) {
     const bool bf16 = dtype_ == DType::kBFloat16;
-    float* dx = bf16 ? b_.dx + state_ * s_.channels : c_.outputs[1].data<float>() + row_ * s_.channels;
     const int64_t width = Width(first), group = bf16 ? cuda::kSumGroup : width;
     for (int64_t at = 0; at < width; at += group) {
       cuda::Gemm(queue_,
-                 {.m = rows_,
+                 {.m = block_.rows,
                   .n = s_.channels,
                   .k = std::min(group, width - at),
                   .a = {b_.logits + BytesOf(dtype_, at), dtype_, stride_},
                   .b = {Weight(first + at), dtype_, s_.channels},
-                  .c = dx,
+                  .c = block_.dx,
                   .c_dtype = DType::kFloat32,
                   .c_stride = s_.channels,
                   .sum = first + at > 0 ? cuda::GemmSum::kContinue : cuda::GemmSum::kSet},
@@ -242,13 +340,13 @@ class Head {
   }
 
   void AddWeightGradient(int64_t first) {
-    const bool add = c_.has(4) || row_ > 0;
+    const bool add = c_.has(4) || !block_.first;
     cuda::Gemm(queue_,
                {.m = Width(first),
                 .n = s_.channels,
-                .k = rows_,
+                .k = block_.rows,
                 .a = {b_.logits, dtype_, stride_, true},
-                .b = {X(), dtype_, s_.channels},
+                .b = {block_.x, dtype_, s_.channels},
                 .c = window_dw_ + (first - window_) * s_.channels,
                 .c_dtype = DType::kFloat32,
                 .c_stride = s_.channels,
@@ -268,8 +366,15 @@ class Head {
   const std::byte* weight_ = nullptr;  // of the window at hand:
   float* window_dw_ = nullptr;
   int64_t window_ = 0, end_ = 0;       // columns [window, end)
-  int64_t row_ = 0, rows_ = 0;         // the token block at hand
-  int64_t state_ = 0;                  // where its token state begins
+  int64_t row_ = 0;                    // of its own tokens, where the block at hand begins
+  struct {
+    int64_t rows;
+    bool first;  // of its rank's tokens
+    const std::byte* x;
+    const int64_t* labels;
+    cuda::TokenSums sums;
+    float *lse, *dx;
+  } block_ = {};  // the token block at hand
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "graph/vocabulary_share.h"
 #include "kernels/common/workspace_layout.h"
 #include "kernels/ring_dtp/windows.h"
 
@@ -16,7 +15,7 @@ struct Buffers {
 
 Buffers Take(const HeadSizes& s, std::byte* memory) {
   WorkspaceLayout layout(memory);
-  const int64_t most = std::min(s.window, VocabularyShare(s.vocabulary, s.leaf, s.ranks, 0).size());
+  const int64_t most = std::min(s.window, s.Held(0).size());
   float* partials = layout.Take<float>(std::min<int64_t>(2, s.windows()) * s.window * s.channels);
   float* rows = layout.Take<float>(s.ranks * most * s.channels);
   return {partials, rows, layout.bytes()};
@@ -53,7 +52,7 @@ void GradientParts::Start(int64_t window) {
 GradientParts::Arrived GradientParts::Finish(int64_t window) {
   group_.Wait(std::move(in_flight_));
   const Share own = WindowPart(size_, window, group_.rank());
-  const Share held = VocabularyShare(size_.vocabulary, size_.leaf, size_.ranks, group_.rank());
+  const Share held = size_.Held(group_.rank());
   return {.own = Partial(window) + (own.begin - window * size_.window) * size_.channels,
           .rows = rows_,
           .count = own.size() * size_.channels,

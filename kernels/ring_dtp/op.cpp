@@ -27,15 +27,28 @@ Dim WholeVocabulary(InferContext& c) {
     c.Fail(StrCat("C6: vocab_parallel is ", ranks, ", vocabulary ", vocabulary, "; expected at least 1 of each"));
   }
   const int64_t leaf = attributes.Int("vocab_leaf", kVocabularyLeaf);
+  const int64_t unit = attributes.Int("share_columns", leaf);
+  if (unit < leaf || unit % leaf != 0) c.Fail(StrCat("C6: share_columns is ", unit, ", expected a multiple of vocab_leaf ", leaf));
   bool share = false;
   for (int64_t member = 0; member < ranks && !share; ++member) {
-    share = VocabularyShare(vocabulary, leaf, ranks, member).size() == held.Constant();
+    share = VocabularyShare(vocabulary, unit, ranks, member).size() == held.Constant();
   }
   if (!share) {
-    c.Fail(StrCat("C6: ", held.Constant(), " rows are no rank's share of ", vocabulary, " columns in leaves of ", leaf,
+    c.Fail(StrCat("C6: ", held.Constant(), " rows are no rank's share of ", vocabulary, " columns in leaves of ", unit,
                   " over ", ranks, " ranks"));
   }
   return vocabulary;
+}
+
+void CheckMove(InferContext& c) {
+  const Attributes& attributes = c.node.attributes;
+  const std::string move = attributes.String("move", "weights");
+  if (move != "weights" && move != "activations" && move != "auto") {
+    c.Fail(StrCat("C7: move is '", move, "', expected weights, activations or auto"));
+  }
+  if (move != "weights" && c.node.out(2) != nullptr && attributes.Int("shard_gradient", 0) == 0) {
+    c.Fail(StrCat("C7: move is '", move, "' with a whole gradient of the weight, which would travel as V x H float32, more than the weight; expected shard_gradient 1"));
+  }
 }
 
 void InferRingDtp(InferContext& c) {
@@ -57,6 +70,7 @@ void InferRingDtp(InferContext& c) {
   const int64_t strip = c.node.attributes.Int("strip", 8192);
   if (strip < 1) c.Fail(StrCat("C4: strip is ", strip, ", expected at least 1 column"));
   CheckLeaf(c);
+  CheckMove(c);
   const Dim vocabulary = WholeVocabulary(c);
   const Shape gradient = {c.node.attributes.Int("shard_gradient", 0) != 0 ? weight[0] : vocabulary, weight[1]};
   if (c.HasShape(4) && !Same(c.shape(4), gradient)) {
@@ -128,15 +142,21 @@ columns, rounded up to whole leaves, in vocabulary order, sent by their holders 
 the next window travels while one is at work. Windows outside, token blocks inside. acc' is [V,H]: the sums
 over this rank's tokens, to be added over all ranks; with shard_gradient 1 it is [V',H] like weight: each rank's parts of a
 window go to its holders, who add them by the tree over the group, while the next window is at work.
+With move = activations the weight stays and tokens travel (auto: where N < V/P; N is then the same on all ranks): blocks
+of 4096 tokens of all ranks pass the holders in vocabulary order, x and labels (then the log-sum-exp) from their own rank,
+the sums so far (then dx so far) from the holder before; the last holder sends them home. dW of a shard is made from
+zero for each rank's tokens and added by the same tree. Shares are runs of share_columns (vocab_leaf) columns.
 All sums are those of Linear, CrossEntropy, CrossEntropyGradient, MatMul and LinearWeightGradient (with the
-default vocab_leaf): the same bits for any P and strip (rounded up to 256 columns, the k block of dX).
+default vocab_leaf): the same bits for any P, move and strip (rounded up to 256 columns, the k block of dX).
 Deterministic for any threads.
 C1 x and weight agree in H, acc is [V,H], V >= 1. C2 labels int64, shaped as x without the last axis.
 C3 every label in [0,V) or ignore_index, else an error with position and value, before anything is written.
-C4 strip >= 1. C5 vocab_leaf is at most 256 or a multiple of it. C6 weight is a rank's share.
-Cost: 8NVH flop, 6NVH when strip >= V (logits are kept, not made twice); P > 1: 16VH(P-1)/P bytes in. Workspace:
+C4 strip >= 1. C5 vocab_leaf is at most 256 or a multiple of it. C6 weight is a rank's share. C7 move is weights, activations or auto; not weights: shard_gradient 1 where acc' is asked
+for. loss_scale is the same on all ranks.
+Cost: 8NVH flop, 6NVH when strip >= V (logits are kept, not made twice); P > 1: 16VH(P-1)/P bytes in, with
+activations 8NH(P-1) and 4NHP for dx. Workspace:
 about 4 min(N,4096) strip bytes, and 4 * 512H for partial sums of dW; P > 1: two windows of 4H strip bytes and
-16 bytes per token.
+16 bytes per token, with activations 4 blocks of 4096 x 4H and 4VH/P (log2 P + 1).
 Source: torch.nn.functional.linear and cross_entropy (reduction sum), forward and backward; arXiv:2609.14306.)",
       .min_inputs = 4,
       .max_inputs = 5,

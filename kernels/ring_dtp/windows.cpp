@@ -1,12 +1,19 @@
 #include "kernels/ring_dtp/windows.h"
 
 #include "graph/error.h"
-#include "graph/vocabulary_share.h"
 
 namespace weir {
 
+void CheckHolders(const HeadSizes& s, const Communicator* group, int64_t rows, std::string_view weight) {
+  WEIR_CHECK(group != nullptr && group->size() == s.ranks, ErrorCode::kInternal, "RingDtp over ", s.ranks,
+             " ranks runs on ", group == nullptr ? 1 : group->size());
+  const int64_t held = s.Held(group->rank()).size();
+  WEIR_CHECK(rows == held, ErrorCode::kInternal, "RingDtp: rank ", group->rank(), " of ", s.ranks, " holds ", rows,
+             " rows of '", weight, "', expected ", held);
+}
+
 Share WindowPart(const HeadSizes& s, int64_t window, int64_t member) {
-  const Share share = VocabularyShare(s.vocabulary, s.leaf, s.ranks, member);
+  const Share share = s.Held(member);
   const int64_t begin = std::max(share.begin, window * s.window);
   return {begin, std::max(begin, std::min(share.end, (window + 1) * s.window))};
 }
@@ -26,11 +33,8 @@ WeightWindows::WeightWindows(const HeadSizes& sizes, int64_t row_bytes, std::spa
       fetches_(sizes.windows() * passes),
       held_{0, sizes.vocabulary} {
   if (size_.ranks == 1) return;
-  WEIR_CHECK(group != nullptr && group->size() == size_.ranks, ErrorCode::kInternal, "RingDtp over ", size_.ranks,
-             " ranks runs on ", group == nullptr ? 1 : group->size());
-  held_ = VocabularyShare(size_.vocabulary, size_.leaf, size_.ranks, group->rank());
-  WEIR_CHECK(std::ssize(own_) == held_.size() * row_bytes_, ErrorCode::kInternal, "RingDtp: rank ", group->rank(), " of ",
-             size_.ranks, " holds ", std::ssize(own_) / row_bytes_, " rows of '", weight, "', expected ", held_.size());
+  CheckHolders(size_, group, std::ssize(own_) / row_bytes_, weight);
+  held_ = size_.Held(group->rank());
   Start(0);
 }
 

@@ -9,6 +9,9 @@
 
 namespace weir {
 
+// That the group is the node's and `rows` are this rank's share of `weight`.
+void CheckHolders(const HeadSizes& sizes, const Communicator* group, int64_t rows, std::string_view weight);
+
 // Columns of window number `window` that `member` holds.
 Share WindowPart(const HeadSizes& sizes, int64_t window, int64_t member);
 

@@ -30,7 +30,7 @@ PassContext Apply(Pass&& pass, Graph& graph) {
 
 TEST(ShardVocabulary, ARankKeepsItsRunOfLeaves) {
   const auto graph = HeadGraph();
-  EXPECT_EQ(Apply(ShardVocabulary(2, 1, 64), *graph).matches, 1);
+  EXPECT_EQ(Apply(ShardVocabulary({.ranks = 2, .member = 1, .leaf = 64}), *graph).matches, 1);
   EXPECT_EQ(ToText(*graph), R"(graph tiny (float[6,4] x, int64[6] labels, float[] loss_scale) => (double[] loss)
 parameter float[115,4] w
 gradient float[307,4] w.grad
@@ -53,7 +53,7 @@ TEST(ShardVocabulary, SharesCoverTheVocabulary) {
     int64_t next = 0;
     for (int64_t member = 0; member < ranks; ++member) {
       const auto graph = HeadGraph();
-      Apply(ShardVocabulary(ranks, member, 64), *graph);
+      Apply(ShardVocabulary({.ranks = ranks, .member = member, .leaf = 64}), *graph);
       const Value* w = graph->FindValue("w");
       EXPECT_EQ(w->parameter->shard->first, next) << member;
       next += w->shape[0].Constant();
@@ -71,7 +71,7 @@ TEST(ShardVocabulary, AFrozenHeadIsCutToo) {
   w->role = Role::kConstant;
   w->parameter = nullptr;
   w->data = TensorData::FromFloats({307, 4}, values);
-  Apply(ShardVocabulary(4, 1, 64), *graph);
+  Apply(ShardVocabulary({.ranks = 4, .member = 1, .leaf = 64}), *graph);
   EXPECT_EQ(w->data->AsFloats(), std::vector<float>(values.begin() + 128 * 4, values.begin() + 192 * 4));
 }
 
@@ -80,7 +80,7 @@ TEST(ShardVocabulary, TiedEmbeddingsAreRefused) {
   Value *ids = graph->AddInput("ids", DType::kInt64, {6}), *h = graph->AddValue("h");
   InferNode(*graph->AddNode(GetOp("Embedding", "ai.weir"), {ids, graph->FindValue("w")}, {h}));
   PassContext context;
-  ShardVocabulary pass(2, 0, 64);
+  ShardVocabulary pass({.ranks = 2, .member = 0, .leaf = 64});
   try {
     pass.Run(*graph, context);
     FAIL();
@@ -140,6 +140,26 @@ TEST(ShardVocabulary, TheGradientIsAShardToo) {
   EXPECT_FALSE(has("Slice(")) << text;
 }
 
+// Tokens travel where they may; in bfloat16 shares are cut where no column's sum is.
+TEST(ShardVocabulary, TokensTravelWhereNoWholeGradientWould) {
+  TrainingOptions options;
+  options.layout = {.world = 4, .vocabulary_parallel = 2};
+  options.head_gradient = "shard";
+  for (const char* move : {"activations", "auto"}) {
+    options.move = move;
+    options.vocab_leaf = 64;
+    options.precision = "float32";
+    EXPECT_NE(Training(options).find(StrCat("move = \"", move, "\", shard_gradient = 1, strip = 8192, vocab_leaf = 64")), std::string::npos)
+        << Training(options);
+    options.vocab_leaf = 2048;
+    options.precision = "bfloat16";
+    EXPECT_NE(Training(options).find(StrCat("move = \"", move, "\", share_columns = 8192, shard_gradient = 1")), std::string::npos);
+  }
+  options.head_gradient = "whole";  // the weight travels
+  EXPECT_EQ(Training(options).find("move = "), std::string::npos);
+  EXPECT_EQ(Training(options).find("share_columns"), std::string::npos);
+}
+
 std::string Refusal(const TrainingOptions& options) {
   try {
     Training(options);
@@ -164,6 +184,18 @@ TEST(ShardVocabulary, WrongOptionsAreRefusedInWords) {
   EXPECT_NE(Refusal(options).find("--head-gradient=shard has no effect without --vocab-parallel"), std::string::npos);
   options.layout = {.world = 6, .vocabulary_parallel = 2};
   EXPECT_NE(Refusal(options).find("3 vocabulary groups add in another order"), std::string::npos);
+  options.layout = {.world = 4, .vocabulary_parallel = 2};
+  options.head_gradient = "whole";
+  options.move = "activations";
+  EXPECT_NE(Refusal(options).find("--move=activations: parts of 'w's gradient would come back to every rank, 2456 bytes"), std::string::npos) << Refusal(options);
+  options.move = "tokens";
+  EXPECT_NE(Refusal(options).find("--move=tokens is unknown; use weights, activations or auto"), std::string::npos);
+  options = {};
+  options.move = "activations";
+  EXPECT_NE(Refusal(options).find("--move=activations has no effect without --vocab-parallel"), std::string::npos);
+  options.move = "auto";
+  EXPECT_EQ(Refusal(options), "");
+  options.move = "weights";
   options.head_gradient = "some";
   EXPECT_NE(Refusal(options).find("--head-gradient=some is unknown"), std::string::npos);
   options = {};

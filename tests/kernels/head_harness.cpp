@@ -55,7 +55,7 @@ HeadResult RunOn(DeviceKind kind, const std::shared_ptr<Device>& device, Communi
   Executor executor(plan, {.poison = true, .communicator = world, .device = device});
   for (size_t i = 0; i < in.size(); ++i) Feed(executor, *inputs[i], in[i]);
   executor.Run();
-  HeadResult result;
+  HeadResult result{.dx = {}, .dw = {}, .arena_bytes = plan.arena_bytes};
   executor.Read(*results[0], &result.loss, sizeof(result.loss));
   if (outputs > 1) result.dx = Gradient(executor, *results[1]);
   if (outputs > 2) result.dw = Gradient(executor, *results[2]);
@@ -104,6 +104,7 @@ Attributes HeadAttributes(const HeadProblem& p, const HeadRun& run) {
   attributes.Set("vocab_parallel", run.ranks);
   attributes.Set("vocabulary", p.vocabulary);
   if (run.shard_gradient) attributes.Set("shard_gradient", int64_t{1});
+  if (run.move != "weights") attributes.Set("move", run.move);
   return attributes;
 }
 

@@ -20,11 +20,13 @@ struct HeadRun {
   int outputs = 3;
   bool accumulate = true;
   bool shard_gradient = false;
+  std::string move = "weights";
 };
 
 struct HeadResult {
   double loss = 0;
   Array<float> dx, dw;
+  int64_t arena_bytes = 0;
 };
 
 // x, the whole weight, labels on every shard (every fifth ignored), scale, accumulator of one rank; x and weight are

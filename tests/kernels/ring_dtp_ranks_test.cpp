@@ -1,6 +1,7 @@
 // The head spread over ranks that are threads: the bits of each rank's whole head, and the float64 reference.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <complex>
 
 #include "backend/cpu/thread_communicator.h"
@@ -92,6 +93,96 @@ TEST(RingDtpRanks, ShardsOfTheGradientAreSumsOverTheGroup) {
   }
 }
 
+// Tokens that travel have the bits of weights that travel.
+void ExpectBitsOfWeightsThatTravel(const HeadProblem& p, const std::vector<int64_t>& strips) {
+  for (const int64_t ranks : {2, 4}) {
+    for (const bool accumulate : {true, false}) {
+      const HeadRun weights{.ranks = ranks, .strip = p.leaf, .accumulate = accumulate, .shard_gradient = true};
+      const auto want = RunHeads(p, weights);
+      for (const int64_t strip : strips) {
+        HeadRun run = weights;
+        run.strip = strip;
+        run.move = "activations";
+        ExpectSameBits(RunHeads(p, run), want, StrCat("P ", ranks, " strip ", strip, " V ", p.vocabulary));
+      }
+    }
+  }
+}
+
+TEST(RingDtpRanks, TokensThatTravelHaveTheBitsOfWeightsThatTravel) { ExpectBitsOfWeightsThatTravel({}, {1, 64, 130, 8192}); }
+
+TEST(RingDtpRanks, TokensThatTravelHaveTheBitsOfWeightsThatTravelWithFullLeaves) {
+  ExpectBitsOfWeightsThatTravel({.vocabulary = 3 * 2048 + 100, .channels = 7, .leaf = 2048}, {256, 3000});
+}
+
+TEST(RingDtpRanks, TokensThatTravelHaveTheBitsOfWeightsThatTravelOverTokenBlocks) {
+  ExpectBitsOfWeightsThatTravel({.channels = 3, .tokens = {4096 + 3, 2, 0, 8192}}, {64, 8192});
+}
+
+TEST(RingDtpRanks, TokensThatTravelHaveTheBitsOfWeightsThatTravelWhereSomeHoldOrBringNothing) {
+  for (const int64_t vocabulary : {1, 5, 64, 130}) ExpectBitsOfWeightsThatTravel({.vocabulary = vocabulary}, {64, 8192});
+  ExpectBitsOfWeightsThatTravel({.tokens = {0, 6, 0, 1}}, {64});
+  ExpectBitsOfWeightsThatTravel({.tokens = {0, 0, 0, 0}}, {64});
+}
+
+// Three ranks: t(0..1) + t(1..3).
+TEST(RingDtpRanks, TokensThatTravelHaveTheBitsOfWeightsThatTravelOnThreeRanks) {
+  const HeadProblem p{.tokens = {3, 7, 5}};
+  HeadRun run{.ranks = 3, .strip = 64, .shard_gradient = true};
+  const auto want = RunHeads(p, run);
+  run.move = "activations";
+  ExpectSameBits(RunHeads(p, run), want, "P 3");
+}
+
+// Frozen weights and frozen models below.
+TEST(RingDtpRanks, TokensThatTravelLeaveOutWhatNobodyWants) {
+  const HeadProblem p;
+  const auto all = RunHeads(p, {.ranks = 4, .strip = 64});
+  for (const int outputs : {1, 2}) {
+    const auto got = RunHeads(p, {.ranks = 4, .strip = 64, .outputs = outputs, .accumulate = false, .move = "activations"});
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      EXPECT_EQ(got[rank].loss, all[rank].loss);
+      EXPECT_TRUE(outputs < 2 || got[rank].dx.f == all[rank].dx.f) << outputs;
+    }
+  }
+}
+
+TEST(RingDtpRanks, TokensThatTravelHaveTheResultsOfTheReference) {
+  const HeadProblem p{.vocabulary = 5000, .channels = 40, .leaf = 1024, .tokens = {9, 5}};
+  auto got = RunHeads(p, {.ranks = 2, .strip = 256, .accumulate = false, .shard_gradient = true, .move = "activations"});
+  for (int64_t rank = 0; rank < 2; ++rank) {  // the shard's gradient is that of both ranks' tokens
+    const Share held = VocabularyShare(p.vocabulary, p.leaf, 2, rank);
+    std::vector<double> sum(static_cast<size_t>(held.size() * p.channels));
+    for (int64_t source = 0; source < 2; ++source) {
+      Inputs in = HeadInputs(p, source);
+      in.pop_back();
+      const auto want = RunReference("RingDtp", in, 3);
+      for (size_t k = 0; k < sum.size(); ++k) sum[k] += want[2].f[k + static_cast<size_t>(held.begin * p.channels)];
+      if (source != rank) continue;
+      EXPECT_NEAR(got[static_cast<size_t>(rank)].loss, want[0].f[0], 1e-6 * want[0].f[0]);
+      EXPECT_LT(RelativeError(got[static_cast<size_t>(rank)].dx, want[1]), 1e-5);
+    }
+    double distance = 0, norm = 0;
+    for (size_t k = 0; k < sum.size(); ++k) {
+      distance += std::pow(got[static_cast<size_t>(rank)].dw.f[k] - sum[k], 2);
+      norm += sum[k] * sum[k];
+    }
+    EXPECT_LT(std::sqrt(distance / norm), 1e-5) << rank;
+  }
+}
+
+// 9 tokens are fewer than 307/4 columns a rank; 200 are more.
+TEST(RingDtpRanks, AutoMovesWhatIsLess) {
+  for (const int64_t tokens : {9, 200}) {
+    const HeadProblem p{.tokens = std::vector<int64_t>(4, tokens)};
+    const auto run = [&](const std::string& move) { return RunHeads(p, {.ranks = 4, .strip = 64, .shard_gradient = true, .move = move}); };
+    const auto weights = run("weights"), activations = run("activations"), chosen = run("auto");
+    EXPECT_NE(weights[0].arena_bytes, activations[0].arena_bytes);
+    EXPECT_EQ(chosen[0].arena_bytes, (tokens == 9 ? activations : weights)[0].arena_bytes) << tokens;
+    ExpectSameBits(chosen, weights, StrCat(tokens, " tokens"));
+  }
+}
+
 TEST(RingDtpRanks, ResultsAreThoseOfTheReference) {
   for (const HeadProblem& p : {HeadProblem{}, HeadProblem{.vocabulary = 5000, .channels = 40, .leaf = 1024}}) {
     ExpectReference(p, RunHeads(p, {.ranks = 4, .strip = 256}), DType::kFloat32, 1e-6, 1e-5);
@@ -134,19 +225,21 @@ TEST(RingDtpRanks, GradientsAreThoseOfTheComplexStep) {
 // One rank's wrong label ends all in words.
 TEST(RingDtpRanks, AWrongLabelEndsAllRanks_C3) {
   const HeadProblem p;
-  const HeadRun run{.ranks = 4, .strip = 64};
-  const std::string error = ErrorOf([&] {
-    RunRanks(4, [&](Communicator& world) {
-      world.SetLayout({.world = 4, .vocabulary_parallel = 4});
-      Inputs in = ShardedInputs(p, run, world.rank());
-      if (world.rank() == 2) in[2].i[3] = p.vocabulary;
-      RunHead(in, 3, HeadAttributes(p, run), &world);
+  for (const char* move : {"weights", "activations"}) {
+    const HeadRun run{.ranks = 4, .strip = 64, .shard_gradient = true, .move = move};
+    const std::string error = ErrorOf([&] {
+      RunRanks(4, [&](Communicator& world) {
+        world.SetLayout({.world = 4, .vocabulary_parallel = 4});
+        Inputs in = ShardedInputs(p, run, world.rank());
+        if (world.rank() == 2) in[2].i[3] = p.vocabulary;
+        RunHead(in, 3, HeadAttributes(p, run), &world);
+      });
     });
-  });
-  EXPECT_NE(error.find("label 307 at position 3 is outside [0,307)"), std::string::npos) << error;
+    EXPECT_NE(error.find("label 307 at position 3 is outside [0,307)"), std::string::npos) << move << ": " << error;
+  }
 }
 
-TEST(RingDtpRanks, WrongUseIsRefused_C5C6) {
+TEST(RingDtpRanks, WrongUseIsRefused_C5C6C7) {
   const HeadProblem p;
   const auto error = [&](const Attributes& attributes, int64_t rows) {
     Inputs in = HeadInputs(p, 0);
@@ -156,6 +249,14 @@ TEST(RingDtpRanks, WrongUseIsRefused_C5C6) {
   Attributes attributes = HeadAttributes(p, {.ranks = 4, .strip = 64});
   EXPECT_NE(error(attributes, 100).find("C6: 100 rows are no rank's share of 307"), std::string::npos);
   EXPECT_NE(error(attributes, 128).find("runs on 1"), std::string::npos) << error(attributes, 128);
+  Attributes moving = attributes;
+  moving.Set("move", std::string("activations"));
+  EXPECT_NE(error(moving, 128).find("C7: move is 'activations' with a whole gradient"), std::string::npos) << error(moving, 128);
+  moving.Set("move", std::string("both"));
+  EXPECT_NE(error(moving, 128).find("C7: move is 'both', expected weights"), std::string::npos) << error(moving, 128);
+  Attributes shares = attributes;
+  shares.Set("share_columns", int64_t{96});
+  EXPECT_NE(error(shares, 128).find("C6: share_columns is 96"), std::string::npos) << error(shares, 128);
   attributes.Set("vocabulary", int64_t{0});
   EXPECT_NE(error(attributes, 128).find("C6"), std::string::npos);
   for (const int64_t leaf : {0, 300}) {
