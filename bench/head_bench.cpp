@@ -15,12 +15,13 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kLeaf = 2048;
+constexpr int64_t kLeaf = 2048, kRelayShare = 8192;
 
 struct Variant {
   std::string name;
   int64_t strip, ranks;         // strip 0: logits whole, as separate nodes
   bool shard_gradient = false;  // summed over ranks, too
+  bool relay = false;           // tokens travel
 };
 
 struct HeadTiming {
@@ -55,7 +56,7 @@ class HeadBench {
 
   int64_t rank() const { return world_ == nullptr ? 0 : world_->rank(); }
   Share Held(const Variant& variant) const {
-    return VocabularyShare(o_.vocabulary, kLeaf, variant.ranks, rank() % variant.ranks);
+    return VocabularyShare(o_.vocabulary, variant.relay ? kRelayShare : kLeaf, variant.ranks, rank() % variant.ranks);
   }
 
   int64_t GradientRows(const Variant& variant) const { return variant.shard_gradient ? Held(variant).size() : o_.vocabulary; }
@@ -70,6 +71,7 @@ class HeadBench {
               "LinearWeightGradient(x, dlogits, acc)";
     } else {
       const std::string spread = StrCat("group = \"vocabulary\", vocab_parallel = ", variant.ranks, ", vocabulary = ", o_.vocabulary,
+                                        variant.relay ? StrCat(", move = \"activations\", share_columns = ", kRelayShare) : "",
                                         variant.shard_gradient ? ", shard_gradient = 1, " : ", ");
       nodes = StrCat("loss, dx, dw = RingDtp<", variant.ranks > 1 ? spread : "", "strip = ", variant.strip, ">(x, w, labels, scale, acc)");
     }
@@ -139,9 +141,13 @@ class HeadBench {
     timing.above = timing.planned - 2 * BytesOf(o_.dtype, o_.tokens * o_.channels) -
                    BytesOf(o_.dtype, Held(variant).size() * o_.channels) - BytesOf(DType::kFloat32, GradientRows(variant) * o_.channels);
     // The first strip of a window is for the sums, then all windows come again for the gradients.
-    const int64_t passes = o_.vocabulary > variant.strip ? 2 : 1;
-    timing.received = variant.ranks == 1 ? 0 : passes * BytesOf(o_.dtype, (o_.vocabulary - Held(variant).size()) * o_.channels);
-    if (variant.shard_gradient) timing.received += BytesOf(DType::kFloat32, (variant.ranks - 1) * Held(variant).size() * o_.channels);
+    const int64_t passes = o_.vocabulary > variant.strip ? 2 : 1, away = o_.vocabulary - Held(variant).size(), x = o_.tokens * o_.channels;
+    timing.received = variant.ranks == 1 ? 0 : passes * BytesOf(o_.dtype, away * o_.channels);
+    if (variant.relay) {
+      timing.received = 2 * BytesOf(o_.dtype, (variant.ranks - 1) * x) + BytesOf(DType::kFloat32, variant.ranks * x);
+    } else if (variant.shard_gradient) {
+      timing.received += BytesOf(DType::kFloat32, (variant.ranks - 1) * Held(variant).size() * o_.channels);
+    }
     Executor executor(plan, {.communicator = world_, .device = device_});
     Feed(executor, *graph, variant);
     executor.Run();
@@ -207,9 +213,11 @@ int BenchHead(const HeadBenchOptions& options, const std::shared_ptr<Device>& de
   if (world != nullptr) world->SetLayout({.world = options.ranks, .vocabulary_parallel = options.vocabulary_parallel});
   HeadBench bench(options, device, world);
   std::vector<HeadTiming> timings;
-  for (const Variant& variant : {Variant{"whole", 0, 1}, {"strips", options.strip, 1},
-                                 {StrCat("spread over ", options.vocabulary_parallel), options.strip, options.vocabulary_parallel},
-                                 {"gradient too", options.strip, options.vocabulary_parallel, true}}) {
+  const int64_t strip = options.strip, ranks = options.vocabulary_parallel;
+  for (const Variant& variant : {Variant{.name = "whole", .strip = 0, .ranks = 1}, {.name = "strips", .strip = strip, .ranks = 1},
+                                 {.name = StrCat("spread over ", ranks), .strip = strip, .ranks = ranks},
+                                 {.name = "gradient too", .strip = strip, .ranks = ranks, .shard_gradient = true},
+                                 {.name = "tokens travel", .strip = strip, .ranks = ranks, .shard_gradient = true, .relay = true}}) {
     if (options.vocabulary_parallel == 1 && timings.size() == 2) break;  // the same again
     timings.push_back(bench.Measure(variant));
   }

@@ -40,7 +40,10 @@ TEST_P(GpuHead, ShardsOfTheGradientAreSums) {
   WEIR_ON_GPUS(2);
   for (const HeadProblem& p : kProblems) {
     std::vector<HeadRun> runs = {{.strip = p.vocabulary, .accumulate = false}};
-    for (const int64_t strip : {2048, 8192}) runs.push_back({.ranks = 2, .strip = strip, .accumulate = false, .shard_gradient = true});
+    for (const int64_t strip : {2048, 8192}) {
+      runs.push_back({.ranks = 2, .strip = strip, .accumulate = false, .shard_gradient = true});
+      runs.push_back({.ranks = 2, .strip = strip, .accumulate = false, .shard_gradient = true, .move = "activations", .share = 8192});
+    }
     const auto results = RunHeadsOnGpus(p, runs, GetParam());
     for (size_t run = 1; run < runs.size(); ++run) {
       size_t element = 0, wrong = 0;
@@ -53,7 +56,7 @@ TEST_P(GpuHead, ShardsOfTheGradientAreSums) {
         }
       }
       EXPECT_EQ(element, results[0][0].dw.f.size());
-      EXPECT_EQ(wrong, 0u) << "V " << p.vocabulary << " strip " << runs[run].strip;
+      EXPECT_EQ(wrong, 0u) << "V " << p.vocabulary << " strip " << runs[run].strip << ", " << runs[run].move << " travel";
     }
   }
 }

@@ -91,8 +91,9 @@ Inputs HeadInputs(const HeadProblem& p, int64_t rank, DType activations) {
 
 Inputs ShardedInputs(const HeadProblem& p, const HeadRun& run, int64_t rank, DType activations) {
   Inputs in = HeadInputs(p, rank, activations);
-  in[1] = Rows(in[1], VocabularyShare(p.vocabulary, p.leaf, run.ranks, rank % run.ranks));
-  if (run.shard_gradient) in[4] = Rows(in[4], VocabularyShare(p.vocabulary, p.leaf, run.ranks, rank % run.ranks));
+  const Share held = VocabularyShare(p.vocabulary, run.share > 0 ? run.share : p.leaf, run.ranks, rank % run.ranks);
+  in[1] = Rows(in[1], held);
+  if (run.shard_gradient) in[4] = Rows(in[4], held);
   if (!run.accumulate) in.pop_back();
   return in;
 }
@@ -105,6 +106,7 @@ Attributes HeadAttributes(const HeadProblem& p, const HeadRun& run) {
   attributes.Set("vocabulary", p.vocabulary);
   if (run.shard_gradient) attributes.Set("shard_gradient", int64_t{1});
   if (run.move != "weights") attributes.Set("move", run.move);
+  if (run.share > 0) attributes.Set("share_columns", run.share);
   return attributes;
 }
 

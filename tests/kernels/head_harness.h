@@ -21,6 +21,7 @@ struct HeadRun {
   bool accumulate = true;
   bool shard_gradient = false;
   std::string move = "weights";
+  int64_t share = 0;  // ranks hold runs of so many columns; 0: of leaves
 };
 
 struct HeadResult {

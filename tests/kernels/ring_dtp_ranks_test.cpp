@@ -93,6 +93,22 @@ TEST(RingDtpRanks, ShardsOfTheGradientAreSumsOverTheGroup) {
   }
 }
 
+// The same columns, cut elsewhere: runs of three leaves.
+void ExpectSameBitsInOtherShares(const HeadProblem& p, HeadRun run, const std::string& move, const std::vector<HeadResult>& want) {
+  run.move = move;
+  run.share = 3 * p.leaf;
+  const auto got = RunHeads(p, run);
+  const auto group = static_cast<size_t>(run.ranks);
+  std::vector<float> columns[2];
+  for (size_t rank = 0; rank < group; ++rank) {
+    EXPECT_EQ(got[rank].loss, want[rank].loss) << move;
+    EXPECT_EQ(got[rank].dx.f, want[rank].dx.f) << move;
+    columns[0].insert(columns[0].end(), got[rank].dw.f.begin(), got[rank].dw.f.end());
+    columns[1].insert(columns[1].end(), want[rank].dw.f.begin(), want[rank].dw.f.end());
+  }
+  EXPECT_EQ(columns[0], columns[1]) << move;
+}
+
 // Tokens that travel have the bits of weights that travel.
 void ExpectBitsOfWeightsThatTravel(const HeadProblem& p, const std::vector<int64_t>& strips) {
   for (const int64_t ranks : {2, 4}) {
@@ -104,6 +120,8 @@ void ExpectBitsOfWeightsThatTravel(const HeadProblem& p, const std::vector<int64
         run.strip = strip;
         run.move = "activations";
         ExpectSameBits(RunHeads(p, run), want, StrCat("P ", ranks, " strip ", strip, " V ", p.vocabulary));
+        if (accumulate) continue;
+        for (const char* move : {"weights", "activations"}) ExpectSameBitsInOtherShares(p, run, move, want);
       }
     }
   }
