@@ -143,8 +143,7 @@ struct Executor::Impl {
         traced.push_back(launch.node);
       }
     } catch (Error& error) {
-      // What other ranks leave half done can look like an error of this one.
-      if (launch.communicator != nullptr && error.code() != ErrorCode::kCommError) launch.communicator->ThrowIfAborted();
+      if (launch.communicator != nullptr && error.code() != ErrorCode::kCommError) AddAbort(*launch.communicator, error);
       error.AddContext(StrCat("running ", launch.node->op(), launch.node->source.empty() ? "" : " for ",
                               launch.node->source));
       throw;
@@ -156,6 +155,18 @@ struct Executor::Impl {
     if (tracing || (!edges.empty() && edges.back() == part)) return;
     device->Mark(edges.size());
     edges.push_back(part);
+  }
+
+  // What other ranks leave half done can look like an error of this one. This one's own abort, by transfers that its error left in
+  // flight, is not the cause.
+  static void AddAbort(const Communicator& communicator, Error& error) {
+    try {
+      communicator.ThrowIfAborted();
+    } catch (const PeerFailure&) {
+      throw;
+    } catch (const Error& own) {
+      error.AddContext(own.message());
+    }
   }
 
   const Plan& plan;

@@ -39,6 +39,18 @@ TEST(RingDtpRanks, TheBitsAreThoseOfOneRankWhereSomeHoldNothing) {
   }
 }
 
+// VCE-02: nothing is padded; up to eight ranks share five columns.
+TEST(RingDtpRanks, TheBitsAreThoseOfOneRankWhereNothingDivides) {
+  for (const int64_t vocabulary : {5, 7, 11}) {
+    for (const int64_t ranks : {2, 3, 4, 8}) {
+      for (const int64_t leaf : {1, 3, 2048}) {
+        const HeadProblem p{.vocabulary = vocabulary, .channels = 4, .leaf = leaf, .tokens = std::vector<int64_t>(static_cast<size_t>(ranks), 3)};
+        ExpectSameBits(RunHeads(p, {.ranks = ranks, .strip = leaf}), RunHeads(p, {.strip = vocabulary}), StrCat("V ", vocabulary, " P ", ranks));
+      }
+    }
+  }
+}
+
 // RTD-09 and its kind: uneven and zero tokens.
 TEST(RingDtpRanks, TheBitsAreThoseOfOneRankWithoutTokens) {
   ExpectBitsOfOneRank({.tokens = {0, 6, 0, 1}}, {64, 256});
