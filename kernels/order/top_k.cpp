@@ -75,7 +75,12 @@ std::vector<OpCase> TopKCases() {
   const CaseInput ties{.kind = CaseInput::Kind::kFloats,
                        .dims = {2, 6},
                        .floats = {1, 3, 3, 0, 3, 1, 0, 0, 0, 0, 0, 0}};
-  return {{"experts", {{.dims = {7, 8}}, IntsInput({2})}, {}, 2},
+  // RTD-28: a number of experts that no vector width divides, all scores below those of empty lanes.
+  const CaseInput negative{.kind = CaseInput::Kind::kFloats,
+                           .dims = {2, 5},
+                           .floats = {-8.5, -8.25, -9, -8.75, -8.125, -9, -8.5, -8.5, -8.875, -9}};
+  return {{"all_negative", {negative, IntsInput({2})}, {}, 2},
+          {"experts", {{.dims = {7, 8}}, IntsInput({2})}, {}, 2},
           {"ties", {ties, IntsInput({4})}, {}, 2},
           {"smallest_ties", {ties, IntsInput({3})}, {{"largest", int64_t{0}}}, 2},
           {"unsorted", {{.dims = {3, 9}}, IntsInput({5})}, {{"sorted", int64_t{0}}}, 2},

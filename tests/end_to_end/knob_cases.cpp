@@ -88,6 +88,7 @@ void Apply(const KnobCase& k, int64_t host_budget, TrainingOptions& options) {
   }
   if (k.bucket > 0) options.offload = {.bucket = k.bucket, .slots = k.slots, .resident = k.slots == 3 ? 5000 : 0};
   options.host_budget = host_budget;
+  if (k.host == "boundaries") options.stash = "boundaries";
   options.recompute = k.recompute == "none" ? "none" : "layer";
   options.keep = k.recompute == "attention" ? "attention" : "none";
   options.shard_optimizer = k.shard_optimizer;

@@ -15,7 +15,7 @@ struct KnobCase {
   double alpha;
   std::string head;  // whole, shard (its gradient), or tokens (which travel, its gradient a shard)
   int64_t strip, bucket, slots;
-  std::string host;       // boundaries in host memory: none, half, all
+  std::string host;       // boundaries in host memory: none, half, all of them alone ("boundaries"), all and what attention keeps
   std::string recompute;  // none, layer, attention (kept)
   bool shard_optimizer;
   int64_t micro_batches;
@@ -31,7 +31,7 @@ struct KnobTable {
   std::vector<std::string> heads = {"whole", "shard", "tokens"};
   std::vector<int64_t> strips = {64, 130, 8192};
   std::vector<int64_t> buckets = {0, 1000, 1000000, int64_t{1} << 40}, slots = {2, 1, 3};
-  std::vector<std::string> hosts = {"none", "half", "all"}, recomputes = {"none", "layer", "attention"};
+  std::vector<std::string> hosts = {"none", "half", "boundaries", "all"}, recomputes = {"none", "layer", "attention"};
   std::vector<int64_t> shard_optimizer = {0, 1}, micro_batches = {1, 2};
 };
 // Cases in which every pair of values that a run can have at once appears; throws where one is missing.
