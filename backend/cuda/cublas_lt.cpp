@@ -67,6 +67,10 @@ PASS_ON_STATUS(cublasLtMatmulAlgoGetHeuristic,
                 cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, cublasLtMatmulPreference_t preference, int wanted,
                 cublasLtMatmulHeuristicResult_t results[], int* found),
                (handle, desc, a, b, c, d, preference, wanted, results, found))
+PASS_ON_STATUS(cublasLtMatmulAlgoConfigGetAttribute,
+               (const cublasLtMatmulAlgo_t* algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute, void* value, size_t bytes,
+                size_t* written),
+               (algorithm, attribute, value, bytes, written))
 PASS_ON_STATUS(cublasLtMatmul,
                (cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void* alpha, const void* a, cublasLtMatrixLayout_t a_layout,
                 const void* b, cublasLtMatrixLayout_t b_layout, const void* beta, const void* c, cublasLtMatrixLayout_t c_layout,

@@ -44,6 +44,12 @@ inline constexpr int64_t kSumGroup = 8192;
 // Bytes of library workspace that a Gemm over operands of this type wants.
 int64_t GemmWorkspaceBytes(DType dtype);
 
+// A bfloat16 matrix of `rows` x `columns`, its rows copied to aligned ones in scratch where their
+// pitch is no multiple of 8 bytes: the library's kernels for such pitches are slow and add in
+// another order. `scratch` holds PackedBytes, 0 where the matrix needs none.
+int64_t PackedBytes(DType dtype, int64_t rows, int64_t columns);
+Matrix Packed(CudaStream& queue, Matrix matrix, int64_t rows, int64_t columns, void* scratch);
+
 // bfloat16 operands: cuBLASLt with float32 accumulation, no split of k; the algorithm is chosen
 // once per shape. Others: Simt's definition. Either way a row of C has the same bits whatever the
 // other rows. Returns when enqueued.

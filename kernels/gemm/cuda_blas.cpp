@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <map>
@@ -12,6 +13,9 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = 32 << 20;
 constexpr int64_t kAlignment = 256;  // of the library's workspace
+constexpr size_t kPackedAlignment = 8;  // bytes; kernels for less add in another order
+
+int64_t AlignedColumns(int64_t columns) { return (columns + 7) / 8 * 8; }
 
 // The library's column-major view: C^T = B^T A^T.
 struct Problem {
@@ -46,11 +50,39 @@ void Describe(const GemmCall& g, Problem& p) {
   InitLayout(&p.result, g.c_dtype, g.n, g.m, g.c_stride);
 }
 
-uint32_t AlignmentOf(const void* address) {
-  return uint32_t{1} << std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(address) | 256));
+// Of every row: where a row begins must not choose the algorithm, as which row comes first depends
+// on how the rows are cut. 16 bytes are all that algorithms ask for.
+uint32_t AlignmentOf(const void* first, DType dtype, int64_t stride) {
+  const auto bytes = static_cast<uintptr_t>(BytesOf(dtype, stride));
+  return uint32_t{1} << std::countr_zero(reinterpret_cast<uintptr_t>(first) | bytes | 16);
+}
+uint32_t AlignmentOf(const Matrix& matrix) {
+  return AlignmentOf(matrix.data, matrix.dtype, matrix.stride);
 }
 
-bool FindAlgorithm(CudaStream& queue, const GemmCall& g, cublasLtMatmulAlgo_t& algorithm) {
+// What an algorithm is chosen by, as the library takes it: of B, A and C.
+struct Alignments {
+  uint32_t left, right, result;
+};
+
+Alignments AlignmentsOf(const GemmCall& g) {
+  return {AlignmentOf(g.b), AlignmentOf(g.a), AlignmentOf(g.c, g.c_dtype, g.c_stride)};
+}
+
+// The library's algorithms that add in another order than its tensor core kernels, which agree bit
+// by bit: products with a vector and kernels for operands or results that are not aligned (compared
+// on an H200, cuBLASLt 13.1, k from 12 to 2048).
+bool AddsInAnotherOrder(const cublasLtMatmulAlgo_t& algorithm) {
+  int id = 0;
+  size_t written = 0;
+  CheckBlas(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_ID, &id,
+                                                 sizeof(id), &written),
+            "choosing a GEMM");
+  return id == 11 || id == 13 || id == 24;
+}
+
+bool FindAlgorithm(CudaStream& queue, const GemmCall& g, const Alignments& alignments,
+                   cublasLtMatmulAlgo_t& algorithm) {
   Problem p;
   Describe(g, p);
   cublasLtMatmulPreferenceOpaque_t preference;
@@ -62,17 +94,19 @@ bool FindAlgorithm(CudaStream& queue, const GemmCall& g, cublasLtMatmulAlgo_t& a
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kWorkspaceBytes));
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_NONE));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, AlignmentOf(g.b.data));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, AlignmentOf(g.a.data));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, AlignmentOf(g.c));
-  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, AlignmentOf(g.c));
-  cublasLtMatmulHeuristicResult_t found{};
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignments.left);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignments.right);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignments.result);
+  set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignments.result);
+  std::array<cublasLtMatmulHeuristicResult_t, 8> found{};
   int count = 0;
-  const cublasStatus_t status =
-      cublasLtMatmulAlgoGetHeuristic(queue.blas, &p.operation, &p.left, &p.right, &p.result,
-                                     &p.result, &preference, 1, &found, &count);
+  const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
+      queue.blas, &p.operation, &p.left, &p.right, &p.result, &p.result, &preference,
+      static_cast<int>(found.size()), found.data(), &count);
   if (status != CUBLAS_STATUS_SUCCESS || count == 0) return false;
-  algorithm = found.algo;
+  const auto first = std::find_if(found.begin(), found.begin() + count,
+                                  [](const auto& each) { return !AddsInAnotherOrder(each.algo); });
+  algorithm = first == found.begin() + count ? found[0].algo : first->algo;
   return true;
 }
 
@@ -83,9 +117,22 @@ int64_t Rounded(int64_t size) {
   return ((size - 1) >> shift << shift) + (int64_t{1} << shift);
 }
 
+// A row pitch that holds `width` and is as aligned as the pitch it was.
+int64_t WidePitch(int64_t pitch, int64_t width) {
+  constexpr int64_t kStep = 128;
+  return pitch + std::max<int64_t>(0, (width - pitch + kStep - 1) / kStep) * kStep;
+}
+
+// Never a vector: the library would choose a kernel of its own for it.
 GemmCall Representative(GemmCall g) {
+  constexpr int64_t kLeast = 16;
   if (!g.a.transposed) g.m = Rounded(g.m);
   if (g.a.transposed && !g.b.transposed) g.k = Rounded(g.k);
+  g.m = std::max(g.m, kLeast);
+  g.n = std::max(g.n, kLeast);
+  if (g.a.transposed) g.a.stride = WidePitch(g.a.stride, g.m);
+  if (!g.b.transposed) g.b.stride = WidePitch(g.b.stride, g.n);
+  g.c_stride = WidePitch(g.c_stride, g.n);
   return g;
 }
 
@@ -99,8 +146,9 @@ const cublasLtMatmulAlgo_t* AlgorithmFor(CudaStream& queue, const GemmCall& call
   static std::map<Key, Choice> known;
   static std::mutex mutex;
   const GemmCall g = Representative(call);
-  const int64_t alignment = AlignmentOf(g.a.data) | AlignmentOf(g.b.data) << 10 |
-                            static_cast<int64_t>(AlignmentOf(g.c)) << 20;
+  const Alignments alignments = AlignmentsOf(call);
+  const int64_t alignment =
+      alignments.left | alignments.right << 10 | static_cast<int64_t>(alignments.result) << 20;
   const int64_t flags = g.a.transposed | g.b.transposed << 1 |
                         (g.c_dtype == DType::kBFloat16) << 2 | (g.sum != GemmSum::kSet) << 3;
   const Key key = {reinterpret_cast<int64_t>(queue.blas),
@@ -115,7 +163,7 @@ const cublasLtMatmulAlgo_t* AlgorithmFor(CudaStream& queue, const GemmCall& call
                    0};
   const std::lock_guard lock(mutex);
   const auto [it, fresh] = known.try_emplace(key);
-  if (fresh) it->second.found = FindAlgorithm(queue, g, it->second.algorithm);
+  if (fresh) it->second.found = FindAlgorithm(queue, g, alignments, it->second.algorithm);
   return it->second.found ? &it->second.algorithm : nullptr;
 }
 
@@ -137,6 +185,26 @@ int64_t GemmWorkspaceBytes(DType dtype) {
   return dtype == DType::kBFloat16 ? kWorkspaceBytes + kAlignment : 0;
 }
 
+int64_t PackedBytes(DType dtype, int64_t rows, int64_t columns) {
+  const bool fits = dtype != DType::kBFloat16 || BytesOf(dtype, columns) % kPackedAlignment == 0;
+  return fits ? 0 : BytesOf(dtype, rows * AlignedColumns(columns));
+}
+
+Matrix Packed(CudaStream& queue, Matrix matrix, int64_t rows, int64_t columns, void* scratch) {
+  const auto pitch = static_cast<size_t>(BytesOf(matrix.dtype, matrix.stride));
+  if (matrix.dtype != DType::kBFloat16 || pitch % kPackedAlignment == 0 || rows * columns == 0)
+    return matrix;
+  const int64_t stride = AlignedColumns(columns);
+  CheckCuda(
+      cudaMemcpy2DAsync(scratch, static_cast<size_t>(BytesOf(matrix.dtype, stride)), matrix.data,
+                        pitch, static_cast<size_t>(BytesOf(matrix.dtype, columns)),
+                        static_cast<size_t>(rows), cudaMemcpyDeviceToDevice, queue.stream),
+      "packing a GEMM's operand");
+  matrix.data = scratch;
+  matrix.stride = stride;
+  return matrix;
+}
+
 void Gemm(CudaStream& queue, const GemmCall& call, void* workspace) {
   if (call.m == 0 || call.n == 0) return;
   const bool bf16 = call.a.dtype == DType::kBFloat16 && call.b.dtype == DType::kBFloat16;
@@ -146,7 +214,7 @@ void Gemm(CudaStream& queue, const GemmCall& call, void* workspace) {
       algorithm == nullptr ? CUBLAS_STATUS_NOT_SUPPORTED : Run(queue, call, *algorithm, workspace);
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) {
     cublasLtMatmulAlgo_t exact;
-    if (!FindAlgorithm(queue, call, exact)) return SimtGemm(call, queue.stream);
+    if (!FindAlgorithm(queue, call, AlignmentsOf(call), exact)) return SimtGemm(call, queue.stream);
     status = Run(queue, call, exact, workspace);
   }
   CheckBlas(status, "GEMM");

@@ -16,15 +16,22 @@ bool IsLong(const MatMulGeometry& g, DType a, DType b, DType y) {
          y == DType::kBFloat16;
 }
 
-// Library workspace, then float32 sums of a block of rows.
+// Library workspace, then float32 sums of a block of rows, then such a block of `a` in aligned
+// rows.
 int64_t SumsOffset(DType dtype) { return (cuda::GemmWorkspaceBytes(dtype) + 255) / 256 * 256; }
+
+int64_t PackedOffset(DType dtype, bool is_long, int64_t rows, int64_t n) {
+  return SumsOffset(dtype) + (is_long ? 4 * std::min(kBlockRows, rows) * n : 0);
+}
 
 int64_t MatMulWorkspace(const Node& node) {
   const MatMulGeometry g = MakeMatMulGeometry(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape));
   const DType dtype = node.in(0)->dtype;
-  if (!IsLong(g, dtype, node.in(1)->dtype, node.out(0)->dtype))
-    return cuda::GemmWorkspaceBytes(dtype);
-  return SumsOffset(dtype) + 4 * std::min(kBlockRows, g.m * g.batches) * g.n;
+  const bool is_long = IsLong(g, dtype, node.in(1)->dtype, node.out(0)->dtype);
+  const int64_t rows = g.m * g.batches,
+                packed = cuda::PackedBytes(dtype, std::min(kBlockRows, rows), g.k);
+  if (!is_long && packed == 0) return cuda::GemmWorkspaceBytes(dtype);
+  return PackedOffset(dtype, is_long, rows, g.n) + packed;
 }
 
 // Sums over batches that share an operand are float32 until they are done.
@@ -42,31 +49,38 @@ void FlattenRows(MatMulGeometry& g) {
   g.batch = g.a_batch = g.b_batch = {};
 }
 
-// Groups of k, each from zero, folded in float32.
-void MultiplyLong(CudaStream& queue, const cuda::GemmCall& call, std::byte* workspace) {
-  auto* sums = reinterpret_cast<float*>(workspace + SumsOffset(call.a.dtype));
-  const auto at = [](const void* data, int64_t element) {
-    return static_cast<const std::byte*>(data) + 2 * element;
-  };
-  for (int64_t row = 0; row < call.m; row += kBlockRows) {
-    cuda::GemmCall group = call;
-    group.m = std::min(kBlockRows, call.m - row);
-    group.c = sums;
-    group.c_dtype = DType::kFloat32;
-    for (int64_t k = 0; k < call.k; k += cuda::kSumGroup) {
-      group.k = std::min(cuda::kSumGroup, call.k - k);
-      group.a.data = at(call.a.data, row * call.a.stride + k);
-      group.b.data = at(call.b.data, k * call.b.stride);
-      group.sum = k > 0 ? cuda::GemmSum::kFold : cuda::GemmSum::kSet;
-      cuda::Gemm(queue, group, workspace);
-    }
-    cuda::RoundToBFloat16(sums, static_cast<std::byte*>(call.c) + 2 * row * call.n,
-                          group.m * call.n, queue.stream);
-  }
+std::byte* At(const void* data, DType dtype, int64_t element) {
+  return static_cast<std::byte*>(const_cast<void*>(data)) + BytesOf(dtype, element);
 }
 
-const std::byte* At(const Tensor& tensor, int64_t element) {
-  return tensor.bytes + BytesOf(tensor.dtype, element);
+// Groups of k, each from zero, folded in float32 and rounded once.
+void MultiplyLong(CudaStream& queue, const cuda::GemmCall& rows, std::byte* workspace) {
+  auto* sums = reinterpret_cast<float*>(workspace + SumsOffset(rows.a.dtype));
+  cuda::GemmCall group = rows;
+  group.c = sums;
+  group.c_dtype = DType::kFloat32;
+  for (int64_t k = 0; k < rows.k; k += cuda::kSumGroup) {
+    group.k = std::min(cuda::kSumGroup, rows.k - k);
+    group.a.data = At(rows.a.data, rows.a.dtype, k);
+    group.b.data = At(rows.b.data, rows.b.dtype, k * rows.b.stride);
+    group.sum = k > 0 ? cuda::GemmSum::kFold : cuda::GemmSum::kSet;
+    cuda::Gemm(queue, group, workspace);
+  }
+  cuda::RoundToBFloat16(sums, rows.c, rows.m * rows.n, queue.stream);
+}
+
+// Blocks of rows, for what needs memory of its own for them.
+void MultiplyBlocks(CudaStream& queue, const cuda::GemmCall& call, bool is_long,
+                    std::byte* workspace) {
+  for (int64_t row = 0; row < call.m; row += kBlockRows) {
+    cuda::GemmCall rows = call;
+    rows.m = std::min(kBlockRows, call.m - row);
+    rows.a.data = At(call.a.data, call.a.dtype, row * call.a.stride);
+    rows.a = cuda::Packed(queue, rows.a, rows.m, rows.k,
+                          workspace + PackedOffset(call.a.dtype, is_long, call.m, call.n));
+    rows.c = At(call.c, call.c_dtype, row * call.c_stride);
+    is_long ? MultiplyLong(queue, rows, workspace) : cuda::Gemm(queue, rows, workspace);
+  }
 }
 
 void LaunchMatMul(KernelContext& c) {
@@ -78,13 +92,14 @@ void LaunchMatMul(KernelContext& c) {
     const cuda::GemmCall call{.m = g.m,
                               .n = g.n,
                               .k = g.k,
-                              .a = {At(a, ai * g.m * g.k), a.dtype, g.k},
-                              .b = {At(b, bi * g.k * g.n), b.dtype, g.n},
+                              .a = {At(a.bytes, a.dtype, ai * g.m * g.k), a.dtype, g.k},
+                              .b = {At(b.bytes, b.dtype, bi * g.k * g.n), b.dtype, g.n},
                               .c = y.bytes + BytesOf(y.dtype, batch * g.m * g.n),
                               .c_dtype = y.dtype,
                               .c_stride = g.n};
-    if (IsLong(g, a.dtype, b.dtype, y.dtype)) {
-      MultiplyLong(CudaQueue(c), call, c.workspace.data());
+    const bool is_long = IsLong(g, a.dtype, b.dtype, y.dtype);
+    if (is_long || cuda::PackedBytes(a.dtype, g.m, g.k) > 0) {
+      MultiplyBlocks(CudaQueue(c), call, is_long, c.workspace.data());
     } else {
       cuda::Gemm(CudaQueue(c), call, c.workspace.data());
     }
@@ -109,9 +124,9 @@ void LaunchMatMulGradient(KernelContext& c) {
               "MatMulGradient");
   for (int64_t batch = 0; batch < g.batches; ++batch) {
     const auto [ai, bi] = g.Matrices(batch);
-    const cuda::Matrix am{At(a, ai * g.m * g.k), a.dtype, g.k, true},
-        bm{At(b, bi * g.k * g.n), b.dtype, g.n, true};
-    const cuda::Matrix dm{At(dy, batch * g.m * g.n), dy.dtype, g.n};
+    const cuda::Matrix am{At(a.bytes, a.dtype, ai * g.m * g.k), a.dtype, g.k, true},
+        bm{At(b.bytes, b.dtype, bi * g.k * g.n), b.dtype, g.n, true};
+    const cuda::Matrix dm{At(dy.bytes, dy.dtype, batch * g.m * g.n), dy.dtype, g.n};
     const int64_t at = left ? ai * g.m * g.k : bi * g.k * g.n;
     cuda::Gemm(queue,
                {.m = left ? g.m : g.k,
