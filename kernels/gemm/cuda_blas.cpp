@@ -123,15 +123,22 @@ int64_t WidePitch(int64_t pitch, int64_t width) {
   return pitch + std::max<int64_t>(0, (width - pitch + kStep - 1) / kStep) * kStep;
 }
 
-// Never a vector: the library would choose a kernel of its own for it.
+// Never a vector, nor a contiguous axis of odd length: the library would choose kernels of its own
+// for them, but takes the ones of even lengths where pitches are aligned.
 GemmCall Representative(GemmCall g) {
   constexpr int64_t kLeast = 16;
   if (!g.a.transposed) g.m = Rounded(g.m);
   if (g.a.transposed && !g.b.transposed) g.k = Rounded(g.k);
   g.m = std::max(g.m, kLeast);
   g.n = std::max(g.n, kLeast);
-  if (g.a.transposed) g.a.stride = WidePitch(g.a.stride, g.m);
-  if (!g.b.transposed) g.b.stride = WidePitch(g.b.stride, g.n);
+  if (g.a.transposed) {
+    g.m = AlignedColumns(g.m);
+    g.a.stride = WidePitch(g.a.stride, g.m);
+  }
+  if (!g.b.transposed) {
+    g.n = AlignedColumns(g.n);
+    g.b.stride = WidePitch(g.b.stride, g.n);
+  }
   g.c_stride = WidePitch(g.c_stride, g.n);
   return g;
 }
