@@ -43,7 +43,7 @@ po::options_description RankFlags::Options() {
   po::options_description options("Ranks (each reads its own part of every batch)");
   options.add_options()
       ("ranks", integer(ranks), "processes to start on this machine, with --device cuda one GPU each; 0 = as many as torchrun, srun or mpirun started, else 1")
-      ("comm-timeout", integer(timeout_s), "seconds a rank may keep the others waiting before the run ends with an error")
+      ("comm-timeout", integer(timeout_s), "seconds a rank may keep the others waiting before the run ends with an error; one that was killed or stopped is noticed within 10 in any case")
       ("start-timeout", integer(start_timeout_s), "seconds until every rank must have come");
   return options;
 }
