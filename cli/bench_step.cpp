@@ -119,6 +119,7 @@ int BenchStep(int argc, const char* const* argv) {
   ranks.Check();
   CheckPrecision(bench.training, bench.device);
   const RankEnvironment environment = PlaceAmongRanks(ranks);
+  CheckBatch("--micro-batch", bench.micro_batch, bench.sequence);
   dispatch.Check(WorldSize(ranks, environment), bench.sequence);
   std::vector<std::string> arguments = {"weir", "bench"};
   arguments.insert(arguments.end(), argv, argv + argc);

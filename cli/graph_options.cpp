@@ -1,6 +1,7 @@
 #include "cli/graph_options.h"
 
 #include "cli/sizes.h"
+#include "graph/error.h"
 
 namespace weir {
 namespace {
@@ -49,6 +50,18 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "with --bucket: buckets on the device at a time")
       ("resident", Bytes(training.offload.resident, "--resident"), "with --bucket: bytes of that state that stay on the device, smallest parameters first");
   return group;
+}
+
+void CheckBatch(const char* batch_flag, int64_t batch, int64_t sequence) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  std::string wrong;
+  const auto need = [&](const std::string& flag, bool ok) {
+    if (!ok) wrong += (wrong.empty() ? "" : "; ") + flag + " must be 1..2^40";
+  };
+  need("--sequence", sequence > 0 && sequence < kMost);
+  need(batch_flag, batch > 0 && batch < kMost);
+  if (wrong.empty() && batch > kMost / sequence) wrong = StrCat("--sequence times ", batch_flag, " must be at most 2^40");
+  if (!wrong.empty()) throw UsageError(wrong);
 }
 
 void CheckPrecision(const TrainingOptions& training, const std::string& device) {

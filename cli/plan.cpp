@@ -56,7 +56,7 @@ po::options_description Options(PlanFlags& flags) {
 }
 
 void Check(const PlanFlags& flags, const Budgets& budgets) {
-  if (flags.knobs.micro_batch < 1 || flags.knobs.sequence < 1) throw UsageError("--micro-batch and --sequence must be positive");
+  CheckBatch("--micro-batch", flags.knobs.micro_batch, flags.knobs.sequence);
   if (flags.token_step < 1) throw UsageError("--token-step must be positive");
   if (flags.max_tokens && !budgets.given()) throw UsageError("--max-tokens needs a budget: give --device-memory or --host-memory");
   if (flags.choose && !budgets.given()) throw UsageError("--auto needs a budget: give --device-memory");

@@ -54,7 +54,8 @@ std::vector<po::options_description> Options(VerifyFlags& flags) {
 
 void Check(const VerifyFlags& flags) {
   const TwinOptions& run = flags.run;
-  if (run.batch < 1 || run.sequence < 1 || run.steps < 1) throw UsageError("--batch, --sequence and --steps must be positive");
+  CheckBatch("--batch", run.batch, run.sequence);
+  if (run.steps < 1) throw UsageError("--steps must be positive");
   flags.dispatch.Check(run.streamed.layout.world, flags.reference.empty() ? run.sequence : 0);  // the reference has its own
   if (run.streamed.layout.world > 64) throw UsageError("--ranks must be 1..64: they are threads of this process");
   if (run.streamed.layout.world > 1 && flags.device != "cpu") throw UsageError("--ranks above 1 verify with --device cpu only");

@@ -291,9 +291,9 @@ TEST_F(Plans, ExpertsAreDealtAndRowsAreNot) {
 }
 
 TEST_F(Plans, WrongUse) {
-  for (const char* flags : {"--ranks 0", "--ranks -1", "--max-tokens", "--auto", "--token-step 0 --device-memory 1GiB --max-tokens", "--device-memory -1",
+  for (const char* flags : {"--sequence 2000000000000", "--micro-batch 2000000000000", "--ranks 0", "--ranks -1", "--max-tokens", "--auto", "--token-step 0 --device-memory 1GiB --max-tokens", "--device-memory -1",
                             "--device-memory 1XB", "--host-memory -1", "--host-budget -1", "--host-budget 1XB", "--resident 3QB --bucket 10", "--device gpu"}) {
-    EXPECT_EQ(Weir(StrCat("plan ", kModel, " --sequence 32 ", flags)).code, 2) << flags;
+    EXPECT_EQ(Weir(StrCat("plan ", kModel, std::string(flags).starts_with("--sequence") ? " " : " --sequence 32 ", flags)).code, 2) << flags;
   }
 }
 
