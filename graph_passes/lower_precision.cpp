@@ -39,6 +39,7 @@ const Slots* SlotsOf(const Node& node) {
       {"CrossEntropy", {{0}, {}}},
       {"CrossEntropyGradient", {{0}, {0}}},
       {"RingDtp", {{0, 1}, {1}}},
+      {"AllGatherRows", {{0}, {0}}},
   };
   const auto it = table.find(node.op());
   return it == table.end() ? nullptr : &it->second;

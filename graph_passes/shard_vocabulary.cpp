@@ -1,5 +1,6 @@
 #include "graph_passes/shard_vocabulary.h"
 
+#include "graph/builder.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "graph/vocabulary_share.h"
@@ -17,18 +18,34 @@ bool ShardVocabulary::TokensMayTravel(const Node& head) const {
   return true;
 }
 
+// A tied embedding reads any row: the table is whole while it does.
+void ShardVocabulary::GatherFor(Graph& graph, Node& embedding, Value& weight, int64_t rows, int64_t unit) const {
+  Builder builder(graph, &embedding);
+  builder.SetPhase(embedding.phase);
+  builder.SetSource(embedding.source);
+  builder.SetStem(weight.name + ".whole");
+  Attributes attributes = {{"group", std::string("vocabulary")}, {"ranks", o_.ranks}, {"rows", rows}};
+  if (unit != 1) attributes.Set("unit", unit);
+  graph.SetInput(&embedding, 1, builder.Op("AllGatherRows", {&weight}, attributes));
+}
+
 void ShardVocabulary::Shard(Graph& graph, Node& head) const {
   Value& weight = *head.in(1);
   const std::string what = "head weight", instead = "--vocab-parallel=1";
+  std::vector<Node*> embeddings;
   for (const Use& use : weight.uses) {
-    WEIR_CHECK(use.node == &head && use.index == 1, ErrorCode::kUnsupportedOp, what, " '", weight.name, "' is also read by ",
-               use.node->op(), use.node->op() == "Embedding" ? " (tied embeddings)" : "",
-               ", so it cannot be spread over ranks; use ", instead);
+    const bool tied = use.node->op() == "Embedding" && use.index == 1;
+    if (tied) embeddings.push_back(use.node);
+    WEIR_CHECK(tied || (use.node == &head && use.index == 1), ErrorCode::kUnsupportedOp, what, " '", weight.name, "' is also read by ",
+               use.node->op(), ", so it cannot be spread over ranks; use ", instead);
+    WEIR_CHECK(!tied || !o_.shard_gradient || head.out(2) == nullptr, ErrorCode::kUnsupportedOp, what, " '", weight.name,
+               "' is the embedding's too (tied), whose gradient has rows of all ranks' columns; use --head-gradient=whole");
   }
   const int64_t vocabulary = weight.shape[0].Constant();
   const bool travel = TokensMayTravel(head);
   const int64_t unit = travel && o_.share > 0 ? o_.share : o_.leaf;
   KeepRows(weight, VocabularyShare(vocabulary, unit, o_.ranks, o_.member), "vocabulary_replica", what, instead);
+  for (Node* embedding : embeddings) GatherFor(graph, *embedding, weight, vocabulary, unit);
   head.attributes.Set("group", std::string("vocabulary"));
   head.attributes.Set("vocab_parallel", o_.ranks);
   head.attributes.Set("vocabulary", vocabulary);

@@ -22,7 +22,7 @@ inline constexpr int64_t kBFloat16Columns = 8192;
 // loading reads that part alone (ParameterInfo::shard). The accumulator stays whole: a rank's tokens have gradients
 // of all columns, which are added over all ranks before each takes its rows (add_optimizer). With `shard_gradient` it is cut like the
 // weight, and the head adds over the group at once. Tokens may travel instead of the weight (`move`) where no whole gradient
-// would have to travel too. After stream_lm_head.
+// would have to travel too. A tied embedding gathers the table, AllGatherRows(weight), while it reads. After stream_lm_head.
 class ShardVocabulary : public Pass {
  public:
   explicit ShardVocabulary(ShardVocabularyOptions options) : o_(std::move(options)) {}
@@ -32,6 +32,7 @@ class ShardVocabulary : public Pass {
 
  private:
   void Shard(Graph& graph, Node& head) const;
+  void GatherFor(Graph& graph, Node& embedding, Value& weight, int64_t rows, int64_t unit) const;
   bool TokensMayTravel(const Node& head) const;
   ShardVocabularyOptions o_;
 };

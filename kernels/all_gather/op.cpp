@@ -1,5 +1,5 @@
-#include "graph/layout.h"
 #include "graph/op_schema.h"
+#include "graph/vocabulary_share.h"
 #include "backend/communicator.h"
 #include "kernels/all_gather/gather.h"
 #include "kernels/common/copy_kernel.h"
@@ -10,12 +10,14 @@ namespace {
 void InferAllGatherRows(InferContext& c) {
   c.SetDType(0, c.in(0)->dtype);
   const Attributes& a = c.node.attributes;
-  const int64_t ranks = a.Int("ranks", 1), rows = a.Int("rows");
-  if (ranks < 1 || rows < 0) c.Fail("C1: ranks must be at least 1, rows not negative");
+  const int64_t ranks = a.Int("ranks", 1), rows = a.Int("rows"), unit = a.Int("unit", 1);
+  if (ranks < 1 || rows < 0 || unit < 1) c.Fail("C1: ranks and unit must be at least 1, rows not negative");
   if (!c.HasShape(0)) return;
   Shape shape = c.shape(0);
-  const bool share = !shape.empty() && shape[0].IsConstant() && (shape[0].Constant() == ShareOf(rows, ranks, 0).size() ||
-                                                                 shape[0].Constant() == ShareOf(rows, ranks, ranks - 1).size());
+  bool share = false;
+  for (int64_t member = 0; member < ranks && !share && !shape.empty() && shape[0].IsConstant(); ++member) {
+    share = shape[0].Constant() == VocabularyShare(rows, unit, ranks, member).size();
+  }
   if (!share) c.Fail(StrCat("C2: x ", ToString(shape), " is no rank's share of ", rows, " rows over ", ranks, " ranks"));
   shape[0] = rows;
   c.SetOutput(0, c.in(0)->dtype, shape);
@@ -40,9 +42,9 @@ void LaunchAllGatherRows(KernelContext& c, void (*copy)(KernelContext&)) {
   WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal, "rows of ", ranks, " ranks are gathered on ",
              c.communicator ? c.communicator->size() : 1);
   const Tensor &x = c.inputs[0], &y = c.outputs[0];
-  const int64_t rows = y.dims[0], row_bytes = rows == 0 ? 0 : y.size_bytes() / rows;
+  const int64_t unit = c.attributes().Int("unit", 1), rows = y.dims[0], row_bytes = rows == 0 ? 0 : y.size_bytes() / rows;
   std::vector<int64_t> bytes;
-  for (int64_t member = 0; member < ranks; ++member) bytes.push_back(ShareOf(rows, ranks, member).size() * row_bytes);
+  for (int64_t member = 0; member < ranks; ++member) bytes.push_back(VocabularyShare(rows, unit, ranks, member).size() * row_bytes);
   c.communicator->AllGatherV({x.bytes, static_cast<size_t>(x.size_bytes())}, {y.bytes, static_cast<size_t>(y.size_bytes())}, bytes,
                              {c.node.op(), c.node.in(0)->name});
 }
@@ -52,8 +54,8 @@ const OpSchema& AllGatherRowsSchema() {
       .name = "AllGatherRows",
       .domain = "ai.weir",
       .doc = R"(y = the ranks' x one behind the other along axis 0
-x [n,...] any type, n = this rank's share of `rows` (the first rows mod ranks ranks hold one more); y [rows,...].
-Attributes: group, ranks (its size, 1), rows. Moves bytes: deterministic. C1 ranks >= 1, rows >= 0. C2 x is a share.
+x [n,...] any type, n = this rank's share of `rows`: runs of units of `unit` rows (1), the first ranks hold one unit more; y [rows,...].
+Attributes: group, ranks (its size, 1), rows, unit. Moves bytes: deterministic. C1 ranks, unit >= 1, rows >= 0. C2 x is a share.
 Cost: y in, x out to every other rank.)",
       .infer = InferAllGatherRows,
       WEIR_REFERENCE(AllGatherRowsReference),

@@ -123,6 +123,48 @@ TEST(SpreadHead, AFileOfWeightsHoldsTheWholeHead) {
   for (const auto& [name, tensor] : saved) EXPECT_EQ(tensor->AsFloats(), original.at(name)->AsFloats()) << name;
 }
 
+// OPT-22, OPT-23: one parameter, its gradient the sum of both uses and of all ranks, one pair of moments.
+TEST(SpreadHead, ATiedTableHasTheBitsOfTheWholeOne) {
+  const auto graph = Clone(*Stored("mixtral").graph);
+  Value *table = nullptr, *head = nullptr;
+  for (const auto& node : graph->nodes()) {
+    if (node->op() == "Embedding") table = node->in(1);
+    if (node->out() == graph->outputs[0]) head = node->in(1);
+  }
+  ASSERT_TRUE(table != nullptr && head != nullptr);
+  for (const Use& use : std::vector<Use>(head->uses)) graph->SetInput(use.node, static_cast<size_t>(use.index), table);
+  graph->RemoveValue(head);
+  const auto run = [&](int64_t ranks, bool shard_optimizer) {
+    std::vector<std::map<std::string, std::vector<float>>> all(4);
+    RunRanks(4, [&](Communicator& world) {
+      TrainingOptions options = Spread(4, ranks, 64);
+      options.shard_optimizer = shard_optimizer;
+      PassManager passes;
+      TrainingSession session(*graph, options, 1, 16, {}, passes, DeviceKind::kCpu, &world);
+      auto& own = all[static_cast<size_t>(world.rank())];
+      for (int64_t step = 1; step <= 3; ++step) {
+        TrainingSession::MicroBatch micro;
+        for (int64_t i = 0; i < 16; ++i) {
+          micro.input_ids.push_back((i * 37 + world.rank() * 11 + step) % 307);
+          micro.labels.push_back((i * 53 + world.rank() * 7 + step) % 307);
+        }
+        const StepResult result = session.ComputeGradients({&micro, 1});
+        own["losses"].push_back(static_cast<float>(result.loss));
+        session.Update(1e-3, step);
+      }
+      for (const Value* p : session.parameters()) own[p->name] = session.Whole(*p, session.Data(*p));
+    });
+    for (size_t rank = 1; rank < 4; ++rank) EXPECT_EQ(all[rank], all[0]) << "P " << ranks << " rank " << rank;
+    return all[0];
+  };
+  const auto whole = run(1, false);
+  EXPECT_LT(whole.at("losses")[2], whole.at("losses")[0]);
+  for (const int64_t ranks : {2, 4}) {
+    EXPECT_EQ(run(ranks, false), whole) << "P " << ranks;
+    EXPECT_EQ(run(ranks, true), whole) << "P " << ranks << ", sharded optimizer";
+  }
+}
+
 // Random starts do not depend on who holds a leaf.
 TEST(SpreadHead, RandomWeightsAreTheSameWhereverTheyLie) {
   const auto graph = Clone(*Stored("mixtral").graph);

@@ -75,19 +75,38 @@ TEST(ShardVocabulary, AFrozenHeadIsCutToo) {
   EXPECT_EQ(w->data->AsFloats(), std::vector<float>(values.begin() + 128 * 4, values.begin() + 192 * 4));
 }
 
-TEST(ShardVocabulary, TiedEmbeddingsAreRefused) {
-  const auto graph = HeadGraph();
+std::unique_ptr<Graph> TiedGraph(const std::string& op) {
+  auto graph = HeadGraph();
   Value *ids = graph->AddInput("ids", DType::kInt64, {6}), *h = graph->AddValue("h");
-  InferNode(*graph->AddNode(GetOp("Embedding", "ai.weir"), {ids, graph->FindValue("w")}, {h}));
-  PassContext context;
-  ShardVocabulary pass({.ranks = 2, .member = 0, .leaf = 64});
-  try {
-    pass.Run(*graph, context);
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_NE(error.message().find("head weight 'w' is also read by Embedding (tied embeddings)"), std::string::npos) << error.message();
-    EXPECT_NE(error.message().find("use --vocab-parallel=1"), std::string::npos);
-  }
+  const bool embedding = op == "Embedding";
+  InferNode(*graph->AddNode(GetOp(op, embedding ? "ai.weir" : ""), {embedding ? ids : graph->FindValue("w"), graph->FindValue("w")}, {h}));
+  return graph;
+}
+
+TEST(ShardVocabulary, ATiedEmbeddingGathersTheTable) {
+  const auto graph = TiedGraph("Embedding");
+  Apply(ShardVocabulary({.ranks = 2, .member = 1, .leaf = 64}), *graph);
+  const std::string text = ToText(*graph);
+  EXPECT_NE(text.find("parameter float[115,4] w\n"), std::string::npos) << text;
+  EXPECT_NE(text.find("w.whole = AllGatherRows<group = \"vocabulary\", ranks = 2, rows = 307, unit = 64>(w)"), std::string::npos) << text;
+  EXPECT_NE(text.find("h = Embedding(ids, w.whole)"), std::string::npos) << text;
+}
+
+TEST(ShardVocabulary, WhatElseReadsTheWeightIsRefused) {
+  const auto refusal = [](const std::string& op, bool shard) -> std::string {
+    const auto graph = TiedGraph(op);
+    PassContext context;
+    ShardVocabulary pass({.ranks = 2, .member = 0, .leaf = 64, .shard_gradient = shard});
+    try {
+      pass.Run(*graph, context);
+    } catch (const Error& error) {
+      return error.message();
+    }
+    return "";
+  };
+  EXPECT_NE(refusal("Add", false).find("head weight 'w' is also read by Add, so it cannot be spread over ranks; use --vocab-parallel=1"), std::string::npos);
+  EXPECT_NE(refusal("Embedding", true).find("is the embedding's too (tied)"), std::string::npos);
+  EXPECT_NE(refusal("Embedding", true).find("use --head-gradient=whole"), std::string::npos);
 }
 
 constexpr const char* kModel = R"(graph (int64[batch,sequence] input_ids) => (float[batch,sequence,307] logits)
@@ -158,6 +177,31 @@ TEST(ShardVocabulary, TokensTravelWhereNoWholeGradientWould) {
   options.head_gradient = "whole";  // the weight travels
   EXPECT_EQ(Training(options).find("move = "), std::string::npos);
   EXPECT_EQ(Training(options).find("share_columns"), std::string::npos);
+}
+
+// One accumulator of the whole for both uses; in bfloat16 the rounded rows are gathered.
+TEST(ShardVocabulary, ATiedTableTrainsInBothPrecisions) {
+  for (const char* precision : {"float32", "bfloat16"}) {
+    const auto graph = ParseText(R"(graph (int64[batch,sequence] input_ids) => (float[batch,sequence,307] logits)
+parameter float[307,4] w
+{
+  h = Embedding(input_ids, w)
+  logits = Linear(h, w)
+})");
+    TrainingOptions options;
+    options.layout = {.world = 4, .vocabulary_parallel = 2};
+    options.vocab_leaf = 64;
+    options.precision = precision;
+    PassManager passes;
+    BuildTrainingGraph(*graph, options, passes);
+    VerifyGraph(*graph);
+    const std::string text = ToText(*graph);
+    const bool narrow = std::string(precision) == "bfloat16";
+    EXPECT_NE(text.find(StrCat("parameter ", narrow ? "bfloat16" : "float", "[192,4] w\n")), std::string::npos) << text;
+    EXPECT_NE(text.find("gradient float[307,4] w.grad\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("state float[192,4] w.m\n"), std::string::npos) << text;
+    EXPECT_NE(text.find("AllGatherRows<group = \"vocabulary\", ranks = 2, rows = 307, unit = 64>(w)"), std::string::npos) << text;
+  }
 }
 
 std::string Refusal(const TrainingOptions& options) {
