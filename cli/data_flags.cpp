@@ -60,7 +60,7 @@ DataLoader DataFlags::Open(int64_t sequence, uint64_t seed, int64_t vocabulary) 
     if (sources.empty() || data.weight) sources.emplace_back().weight = data.weight.value_or(1);
     for (auto& file : OpenTokenFiles(data.path, files)) sources.back().files.push_back(std::move(file));
   }
-  return DataLoader(std::move(sources), {.sequence = sequence, .seed = seed, .shuffle = !no_shuffle, .pack = !no_pack, .vocabulary = vocabulary});
+  return DataLoader(std::move(sources), {.sequence = sequence, .seed = seed, .shuffle = !no_shuffle, .pack = !no_pack, .isolate = isolate, .vocabulary = vocabulary});
 }
 
 DataLoader DataFlags::OpenHeldOut(int64_t sequence, uint64_t seed, int64_t vocabulary) const {
@@ -68,13 +68,14 @@ DataLoader DataFlags::OpenHeldOut(int64_t sequence, uint64_t seed, int64_t vocab
   for (const std::string& path : held_out) {
     for (auto& file : OpenTokenFiles(path, files)) all.push_back(std::move(file));
   }
-  return DataLoader(std::move(all), {.sequence = sequence, .seed = seed, .shuffle = !no_shuffle, .pack = !no_pack, .once = true,
+  return DataLoader(std::move(all), {.sequence = sequence, .seed = seed, .shuffle = !no_shuffle, .pack = !no_pack, .isolate = isolate, .once = true,
                                      .vocabulary = vocabulary});
 }
 
 void DataFlags::AddIdentity(const DataLoader& data, std::map<std::string, std::string>& identity) const {
   identity["--no-shuffle"] = no_shuffle ? "1" : "0";
   identity["--no-pack"] = no_pack ? "1" : "0";
+  identity["--pack"] = isolate ? "isolate" : "attend";
   identity["tokens of --data"] = std::to_string(data.tokens_per_epoch());
   identity["hash of --data"] = std::to_string(data.hash());
   identity["documents of --data"] = std::to_string(data.documents());

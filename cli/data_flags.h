@@ -14,6 +14,7 @@ struct DataFlags {
   std::vector<std::string> paths, held_out;
   TokenFileOptions files;
   bool no_shuffle = false, no_pack = false;
+  bool isolate = false;  // --pack isolate, which is the training graph's
   int64_t eval_every = 0, eval_batches = 0;
 
   po::options_description Options();

@@ -36,6 +36,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
       ("balance-loss", Real(training.router_losses.balance),
        "coefficient of the load-balance loss of the routers, as transformers defines it (Switch Transformer); 0 = off")
       ("z-loss", Real(training.router_losses.z), "coefficient of the z-loss of softmax routers, mean logsumexp^2 (ST-MoE); 0 = off")
+      ("pack", po::value<std::string>(&training.pack)->default_value(training.pack),
+       "documents that share a row: attend to those before them, or isolate, each to itself alone (own attention kernels on GPUs; rotary models)")
       ("recompute", po::value<std::string>(&training.recompute)->default_value(training.recompute),
        "none, or layer: backward computes a layer's activations again from the layer's input, same bits")
       ("recompute-keep", po::value<std::string>(&training.keep)->default_value(training.keep),

@@ -21,6 +21,7 @@ std::vector<Page> Pages() {
     if (pages.back().name != "bench") continue;
     pages.push_back({"bench step", "whole optimizer steps of a model on random tokens"});
     pages.push_back({"bench dispatch", "experts spread over ranks"});
+    pages.push_back({"bench loader", "samples of --data, as a run reads them"});
   }
   return pages;
 }
@@ -47,6 +48,17 @@ std::string Ask(const Page& page, const char* flag) {
 std::string MarkdownHelp() {
   std::string text = "# Commands and flags\n\nMade by `weir help --markdown`. Flags are the keys of `--config` files too. Sizes are written as 80GiB.\n";
   for (const Page& page : Pages()) text += "\n## weir " + page.name + "\n" + page.summary + "\n\n" + Ask(page, kHelpMarkdown);
+  return text;
+}
+
+std::string ManPage(const std::string& version) {
+  std::string text = ".TH WEIR 1 \"\" \"weir " + Roff(version) + "\"\n.SH NAME\nweir \\- trains exported Mixture\\-of\\-Experts language models (ONNX)\n"
+                     ".SH SYNOPSIS\n\\fBweir\\fR \\fIcommand\\fR [...]\n.SH DESCRIPTION\n"
+                     "Reads an ONNX file, rewrites its graph, adds loss, backward pass and AdamW to it, plans every byte, and trains. "
+                     "Flags are the keys of \\-\\-config files too. Sizes are written as 80GiB.\n"
+                     ".SH EXIT STATUS\n0 ok, 1 failed, 2 wrong use, 3 over budget, 69 ended because another rank failed, 75 stopped by a signal with a "
+                     "checkpoint, 128 + n killed by signal n.\n";
+  for (const Page& page : Pages()) text += ".SH weir " + Roff(page.name) + "\n" + Roff(page.summary) + "\n" + Ask(page, kHelpMan);
   return text;
 }
 

@@ -17,7 +17,7 @@ void PrintHelp(std::ostream& out) {
   for (const Command& command : Commands()) {
     out << "  " << command.name << std::string(10 - std::string(command.name).size(), ' ') << command.summary << "\n";
   }
-  out << "\n`weir <command> --help` lists its flags; `weir help --markdown` those of all; `weir completion bash` completes them.\n";
+  out << "\n`weir <command> --help` lists its flags; `weir help --markdown` (or --man) those of all; `weir completion bash` completes them.\n";
 }
 
 // Results go to standard output: one that cannot take them is a failure.
@@ -36,8 +36,9 @@ bool BlamesAFlag(const Error& error) {
 int Main(int argc, const char* const* argv) {
   const std::string name = argc > 1 ? argv[1] : "--help";
   if (name == "--help" || name == "-h" || name == "help") {
-    const bool markdown = argc == 3 && std::string(argv[2]) == "--markdown";
-    if (markdown) std::cout << MarkdownHelp();
+    const std::string form = argc == 3 ? argv[2] : "";
+    if (form == "--markdown") std::cout << MarkdownHelp();
+    else if (form == "--man") std::cout << ManPage(WEIR_VERSION);
     else PrintHelp(std::cout);
     return Finish(argc > 1 ? kExitOk : kExitWrongUse);
   }

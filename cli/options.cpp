@@ -79,26 +79,55 @@ std::string DefaultOf(const po::option_description& option) {
   return at == text.npos ? (option.semantic()->is_required() ? "required" : "") : text.substr(at + 2, text.rfind(')') - at - 2);
 }
 
+// "Caption:\n ..." -> "Caption"
+std::string CaptionOf(const po::options_description& group) {
+  std::ostringstream text;
+  text << group;
+  return text.str().substr(0, text.str().find(":\n"));
+}
+
+void PrintMan(const std::string& usage, const std::vector<po::options_description>& groups) {
+  std::cout << ".PP\n\\fB" << Roff(usage) << "\\fR\n";
+  for (const auto& group : groups) {
+    std::cout << ".SS " << Roff(CaptionOf(group)) << "\n";
+    for (const auto& option : group.options()) {
+      const std::string value = DefaultOf(*option);
+      std::cout << ".TP\n\\fB" << Roff("--" + option->long_name()) << "\\fR" << (value.empty() ? "" : " (" + Roff(value) + ")") << "\n"
+                << Roff(option->description()) << "\n";
+    }
+  }
+}
+
 // True when `flag` asked for the flags in another form than text.
 bool PrintAs(const std::string& flag, const std::string& usage, const std::vector<po::options_description>& groups) {
   if (flag == kHelpNames) {
     for (const std::string& name : KnownNames(groups)) std::cout << "--" << name << "\n";
     std::cout << "--help\n";
+  } else if (flag == kHelpMan) {
+    PrintMan(usage, groups);
   } else if (flag == kHelpMarkdown) {
     std::cout << "    " << usage << "\n";
     for (const auto& group : groups) {
-      std::ostringstream title;
-      title << group;  // "Caption:\n ..."
-      std::cout << "\n**" << Cell(title.str().substr(0, title.str().find(":\n"))) << "**\n\n| flag | default | |\n|---|---|---|\n";
+      std::cout << "\n**" << Cell(CaptionOf(group)) << "**\n\n| flag | default | |\n|---|---|---|\n";
       for (const auto& option : group.options()) {
         std::cout << "| `--" << option->long_name() << "` | " << Cell(DefaultOf(*option)) << " | " << Cell(option->description()) << " |\n";
       }
     }
   }
-  return flag == kHelpNames || flag == kHelpMarkdown;
+  return flag == kHelpNames || flag == kHelpMarkdown || flag == kHelpMan;
 }
 
 }  // namespace
+
+std::string Roff(const std::string& text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool begins = i == 0 || text[i - 1] == '\n';
+    if (begins && (text[i] == '.' || text[i] == '\'')) out += "\\&";  // would be a request
+    out += text[i] == '\\' ? "\\e" : text[i] == '-' ? "\\-" : std::string(1, text[i]);
+  }
+  return out;
+}
 
 bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
                   const std::vector<po::options_description>& groups,

@@ -21,8 +21,11 @@ class UsageError : public std::exception {
   std::string text_;
 };
 
-// As the only argument of a command: its flags as Markdown tables, or their names, one a line.
-inline constexpr const char *kHelpMarkdown = "--help-markdown", *kHelpNames = "--help-names";
+// As the only argument of a command: its flags as Markdown tables, as part of a man page, or their names, one a line.
+inline constexpr const char *kHelpMarkdown = "--help-markdown", *kHelpMan = "--help-man", *kHelpNames = "--help-names";
+
+// Text of a man page: what roff would read as its own is escaped.
+std::string Roff(const std::string& text);
 
 // Parses `weir <command> [positional...] [--flags]`, then --config FILE (lines `key = value`, keys = flag
 // names; a flag given on the command line wins). Unknown flags and keys throw UsageError naming the

@@ -96,7 +96,7 @@ std::string FieldChart(const Metrics& metrics, const std::string& title, Field S
   ChartLine line{.color = "#06c", .width = 1.5, .points = {}};
   for (const StepRecord& r : metrics.steps) line.points.emplace_back(static_cast<double>(r.step), static_cast<double>(r.*field));
   const bool known = !line.points.empty() && std::isfinite(line.points.back().second);
-  const std::string note = known ? "last " + Text(line.points.back().second, 4) : "";
+  const std::string note = known ? "last " + Text(line.points.back().second) : "";
   return ToSvg({.title = title, .note = note, .from_zero = from_zero, .lines = {std::move(line)}});
 }
 
@@ -139,7 +139,7 @@ std::string Page(const fs::path& run, const Metrics& metrics) {
   const std::string title = EscapeXml((model.empty() ? "run" : model) + " in " + run.filename().string());
   return "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<title>" + title + "</title>\n<style>"
          "body{font-family:sans-serif;max-width:1560px;margin:1em auto;padding:0 1em;color:#222}"
-         "svg{width:740px;max-width:100%;margin:4px;border:1px solid #eee}"
+         "svg{width:740px;max-width:100%;margin:4px;border:1px solid #eee;vertical-align:top}"
          "td{padding:2px 16px 2px 0}pre{background:#f6f6f6;padding:8px;overflow:auto}</style>\n</head>\n<body>\n<h1>" + title + "</h1>\n" +
          Table(Summary(metrics, config)) + "<h2>Training</h2>\n" + LossPicture(metrics, "Loss") +
          FieldChart(metrics, "Learning rate", &StepRecord::learning_rate, true) +

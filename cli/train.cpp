@@ -292,9 +292,12 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
               << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
               << " tokens per step, arena " << trainer.session().plan().arena_bytes / (1024 * 1024) << (ranks > 1 ? " MiB per rank\n" : " MiB\n");
     const TrainingOptions& training = flags.trainer.training;
-    if (flags.trainer.device.kind == DeviceKind::kCuda && training.precision == "bfloat16" && !training.deterministic) {
+    if (flags.trainer.device.kind == DeviceKind::kCuda && training.precision == "bfloat16" && !training.deterministic && training.pack != "isolate") {
       std::cerr << "attention's backward is cuDNN's, which adds dq in any order: runs may differ in their last bits; --deterministic "
                    "gives the same bits, slower\n";
+    }
+    if (flags.trainer.device.kind == DeviceKind::kCuda && training.pack == "isolate") {
+      std::cerr << "documents are kept apart by weir's own attention kernels, slower than cuDNN's\n";
     }
     for (const std::string& notice : DispatchNotices(trainer.session().graph())) std::cerr << notice << "\n";
   }
@@ -365,6 +368,8 @@ int TrainCommand(int argc, const char* const* argv) {
   flags.ranks.Check();
   CheckPrecision(flags.trainer.training, run.device);
   flags.checkpoints.Check();
+  flags.data.isolate = flags.trainer.training.pack == "isolate";
+  if (flags.data.isolate && flags.data.no_pack) throw UsageError("--pack isolate and --no-pack exclude each other: with --no-pack every document has rows of its own");
   flags.data.Check();
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
   flags.dispatch.Check(WorldSize(flags.ranks, environment), flags.trainer.sequence);

@@ -54,6 +54,7 @@ struct TrainingOptions {
   int64_t host_budget = 0;         // bytes of layer boundaries held in host memory (stream_checkpoints); 0 = off
   std::string stash = "attention";  // what of it: "boundaries", or "attention": then kept attention outputs as well
   StreamOptimizerOptions offload = {};  // of the optimizer's moments; bucket 0 = off
+  std::string pack = "attend";     // "isolate": attention keeps the documents of a row apart (isolate_documents)
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
   bool shard_optimizer = false;    // moments and masters of what all ranks hold are spread over them (shard_optimizer)
   Layout layout = {};  // of the ranks that run this graph together

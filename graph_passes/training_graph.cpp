@@ -6,6 +6,7 @@
 #include "graph_passes/add_optimizer.h"
 #include "graph_passes/build_gradient.h"
 #include "graph_passes/insert_recompute.h"
+#include "graph_passes/isolate_documents.h"
 #include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
 #include "graph_passes/reduce_gradients.h"
@@ -60,6 +61,16 @@ void SpreadSequences(Graph& graph, const TrainingOptions& options, PassManager& 
              " needs the pass shard_context; do not disable it");
   ShardContext shard(ranks, options.rank % ranks);
   passes.Run(shard, graph);
+}
+
+void KeepDocumentsApart(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  WEIR_CHECK(options.pack == "attend" || options.pack == "isolate", ErrorCode::kInvalidArgument, "--pack=", options.pack,
+             " is unknown; use attend or isolate");
+  if (options.pack == "attend") return;
+  WEIR_CHECK(!passes.disabled.contains("isolate_documents"), ErrorCode::kInvalidArgument,
+             "--pack=isolate needs the pass isolate_documents; do not disable it");
+  IsolateDocuments isolate(options.layout.context_parallel > 1);
+  passes.Run(isolate, graph);
 }
 
 void StreamMoments(Graph& graph, const StreamOptimizerOptions& options, PassManager& passes) {
@@ -140,6 +151,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   AddLoss loss(options.ignore_index);
   passes.Run(loss, graph);
   SpreadSequences(graph, options, passes);
+  KeepDocumentsApart(graph, options, passes);
   if (options.router_losses.enabled()) {
     RouterLosses router(options.router_losses, options.ignore_index);
     passes.Run(router, graph);

@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/op_schema.h"
+#include "graph_passes/isolate_documents.h"
 
 namespace weir {
 namespace {
@@ -93,6 +94,9 @@ Float64Step RunFloat64(const Graph& canonical, const TrainingOptions& options, i
   for (const auto& micro : micro_batches) {
     evaluation.Set("input_ids", micro.input_ids);
     evaluation.Set("labels", micro.labels);
+    if (graph->FindValue(kDocumentStarts) != nullptr) {
+      evaluation.Set(kDocumentStarts, micro.document_starts.empty() ? std::vector<int64_t>(micro.labels.size()) : micro.document_starts);
+    }
     evaluation.Run(Phase::kForward);
     evaluation.Run(Phase::kBackward);
     for (const Value* output : graph->outputs) {

@@ -68,9 +68,13 @@ Sample TokenStream::Get(int64_t index) const {
   Sample sample;
   sample.input_ids.assign(static_cast<size_t>(sequence), 0);
   sample.labels.assign(static_cast<size_t>(sequence), kIgnore);
+  if (options_.isolate) sample.starts.assign(static_cast<size_t>(sequence), 0);
   for (int64_t filled = 0; filled < sequence;) {
     const int64_t position = index * sequence + filled;
-    if (options_.once && position >= room_) break;
+    if (options_.once && position >= room_) {
+      if (options_.isolate) std::fill(sample.starts.begin() + filled, sample.starts.end(), filled);
+      break;
+    }
     const Epoch& epoch = LoadEpoch(position / room_);
     const int64_t offset = position % room_;
     const auto place = static_cast<size_t>(std::ranges::upper_bound(epoch.starts, offset) - epoch.starts.begin() - 1);
@@ -78,6 +82,7 @@ Sample TokenStream::Get(int64_t index) const {
     const int64_t within = offset - epoch.starts[place];
     const int64_t count = std::min(sequence - filled, document.room - within);
     Copy(document, within, count, sample, filled);
+    if (options_.isolate) std::fill_n(sample.starts.begin() + filled, count, filled);
     filled += count;
   }
   return sample;

@@ -11,6 +11,7 @@ namespace weir {
 // token belongs to another document, is not to be predicted, or input_ids[j] is padding.
 struct Sample {
   std::vector<int64_t> input_ids, labels;
+  std::vector<int64_t> starts = {};  // with DataOptions::isolate: where the document of each position begins in this sample
 };
 
 struct DataOptions {
@@ -20,6 +21,7 @@ struct DataOptions {
   // Documents follow each other within a sample and attend to what stands before them. Otherwise each
   // begins a sample of its own, padded with id 0 at the end: causal attention never crosses documents.
   bool pack = true;
+  bool isolate = false;     // samples say where their documents begin, so that attention keeps them apart
   bool once = false;        // nothing is labelled after the first epoch: for data to evaluate on
   int64_t vocabulary = 0;
 };

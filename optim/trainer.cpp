@@ -55,6 +55,7 @@ TrainingSession::MicroBatch Trainer::ReadMicroBatch(const DataLoader& data, int6
     const Sample next = data.Get(first + row);
     append_part(batch.input_ids, next.input_ids);
     append_part(batch.labels, next.labels);
+    batch.document_starts.insert(batch.document_starts.end(), next.starts.begin(), next.starts.end());
   }
   return batch;
 }

@@ -9,6 +9,7 @@
 #include "backend/tree_reduce.h"
 #include "graph/error.h"
 #include "graph/parameter.h"
+#include "graph_passes/isolate_documents.h"
 #include "graph_passes/parameter_kind.h"
 #include "graph_passes/shard_context.h"
 #include "optim/held_state.h"
@@ -160,6 +161,22 @@ void TrainingSession::CheckBatch(const MicroBatch& micro_batch, size_t index) co
                "micro-batch ", index, ": label ", i, " is ", label, ", expected 0..", vocabulary_ - 1, " or ",
                ignore_index_);
   }
+  CheckStarts(micro_batch, index);
+}
+
+void TrainingSession::CheckStarts(const MicroBatch& micro_batch, size_t index) const {
+  const auto& starts = micro_batch.document_starts;
+  if (starts.empty()) return;
+  const Value* input = graph_->FindValue(kDocumentStarts);
+  WEIR_CHECK(input != nullptr, ErrorCode::kInvalidArgument, "micro-batch ", index, " tells documents apart; train with --pack isolate");
+  const Dims dims = ToDims(input->shape);
+  WEIR_CHECK(std::ssize(starts) == NumElements(dims), ErrorCode::kInvalidArgument, "micro-batch ", index, " has ", starts.size(),
+             " document starts, expected ", dims[0], " x ", dims[1]);
+  for (size_t at = 0; at < starts.size(); ++at) {
+    const int64_t i = static_cast<int64_t>(at) % dims[1], least = i == 0 ? 0 : starts[at - 1];
+    WEIR_CHECK(starts[at] >= least && starts[at] <= i, ErrorCode::kInvalidArgument, "micro-batch ", index, ": the document of position ", i,
+               " begins at ", starts[at], ", expected ", least, "..", i);
+  }
 }
 
 int64_t TrainingSession::CountValidLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const {
@@ -190,6 +207,10 @@ void TrainingSession::AgreeOnResult(StepResult& result) const {
 void TrainingSession::WriteMicroBatch(const MicroBatch& micro_batch) {
   WriteInts(*executor_, Named("input_ids"), micro_batch.input_ids);
   WriteInts(*executor_, Named("labels"), micro_batch.labels);
+  const Value* starts = graph_->FindValue(kDocumentStarts);
+  if (starts == nullptr) return;
+  const bool given = !micro_batch.document_starts.empty();
+  WriteInts(*executor_, *starts, given ? micro_batch.document_starts : std::vector<int64_t>(static_cast<size_t>(NumElements(ToDims(starts->shape)))));
 }
 
 StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {

@@ -69,6 +69,9 @@ class TrainingSession {
 
   struct MicroBatch {
     std::vector<int64_t> input_ids, labels;  // [batch() * sequence()], labels already next-token
+    // With options.pack = "isolate": the first position that each of the row's attends to, of whole rows on every rank that
+    // shares them; empty = each row is one document.
+    std::vector<int64_t> document_starts = {};
   };
   // Loss and gradients of the whole step: mean over all valid labels of all micro-batches of all ranks.
   StepResult ComputeGradients(std::span<const MicroBatch> micro_batches);
@@ -117,6 +120,7 @@ class TrainingSession {
  private:
   void WriteMicroBatch(const MicroBatch& micro_batch);
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
+  void CheckStarts(const MicroBatch& micro_batch, size_t index) const;
   int64_t CountValidLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const;
   void AgreeOnResult(StepResult& result) const;
   void CheckMemory(const Placement& place) const;

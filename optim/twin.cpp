@@ -32,6 +32,18 @@ std::vector<int64_t> DrawTokens(int64_t count, int64_t vocabulary, uint64_t seed
   return tokens;
 }
 
+// Documents of 5, 12, 19, ... tokens in every row.
+std::vector<int64_t> FewDocuments(const TwinOptions& options) {
+  std::vector<int64_t> starts;
+  for (int64_t row = 0; row < options.batch; ++row) {
+    for (int64_t i = 0, start = 0, length = 5; i < options.sequence; ++i) {
+      if (i == start + length) start = i, length += 7;
+      starts.push_back(start);
+    }
+  }
+  return starts;
+}
+
 // Micro-batches of whole sequences by step, then replica: the ranks that hold each sequence together.
 std::vector<std::vector<TrainingSession::MicroBatch>> Batches(const TwinOptions& options, int64_t vocabulary) {
   const int64_t replicas = options.streamed.layout.world / options.streamed.layout.context_parallel, size = options.batch * options.sequence;
@@ -50,6 +62,7 @@ std::vector<std::vector<TrainingSession::MicroBatch>> Batches(const TwinOptions&
         batch.input_ids.assign(options.input_ids.begin() + rank * size, options.input_ids.begin() + (rank + 1) * size);
         batch.labels.assign(options.labels.begin() + rank * size, options.labels.begin() + (rank + 1) * size);
       }
+      if (options.streamed.pack == "isolate") batch.document_starts = FewDocuments(options);
       own.push_back(std::move(batch));
     }
   }
@@ -60,6 +73,7 @@ std::vector<std::vector<TrainingSession::MicroBatch>> Batches(const TwinOptions&
 TrainingSession::MicroBatch PartOf(const TrainingSession::MicroBatch& whole, const TwinOptions& options, int64_t rank) {
   const int64_t parts = options.streamed.layout.context_parallel, length = options.sequence / parts;
   TrainingSession::MicroBatch part;
+  part.document_starts = whole.document_starts;
   for (int64_t row = 0; row < options.batch; ++row) {
     const int64_t first = row * options.sequence + rank % parts * length;
     part.input_ids.insert(part.input_ids.end(), whole.input_ids.begin() + first, whole.input_ids.begin() + first + length);

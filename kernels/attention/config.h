@@ -13,6 +13,7 @@ struct AttentionConfig {
   bool causal;
   int64_t window;  // 0 = none
   float scale, softcap;
+  const int64_t* starts = nullptr;  // [B,S], the first key of each query; null = 0
 
   AttentionConfig(const Attributes& attributes, const Dims& q, const Dims& k, const Dims& v)
       : batch(q[0]),
@@ -28,9 +29,10 @@ struct AttentionConfig {
         softcap(static_cast<float>(attributes.Float("softcap", 0))) {}
 
   int64_t group() const { return q_heads / kv_heads; }
-  // Query i sees keys [FirstKey(i), EndKey(i)).
-  int64_t FirstKey(int64_t i) const {
-    return window > 0 ? std::max<int64_t>(0, i - window + 1) : 0;
+  // Query i of row b sees keys [FirstKey(b, i), EndKey(i)).
+  int64_t FirstKey(int64_t b, int64_t i) const {
+    const int64_t start = starts == nullptr ? 0 : starts[b * sequence + i];
+    return window > 0 ? std::max(start, i - window + 1) : start;
   }
   int64_t EndKey(int64_t i) const { return causal ? i + 1 : sequence; }
   // Offsets of the first channel of one row.

@@ -45,7 +45,7 @@ void BackwardTile(const Backward& g, int64_t b, int64_t h, const AttentionTile& 
   Sgemm(rows, columns, c.dv, g.dy + y, y_stride, g.v + v, v_stride, ds, kKeyTile,
         {.transpose_b = true});
   for (int64_t row = 0; row < rows; ++row) {
-    const Span visible = tile.Visible(c, row);
+    const Span visible = tile.Visible(c, b, row);
     const int64_t first = std::min(visible.begin, columns), last = std::max(visible.end, first);
     const int64_t at = c.Lse(b, h, tile.i.begin + row);
     float* ds_row = ds + row * kKeyTile;
@@ -70,7 +70,7 @@ void BackwardTile(const Backward& g, int64_t b, int64_t h, const AttentionTile& 
 // order.
 void BackwardKeys(const Backward& g, int64_t b, int64_t kv, int64_t key_tile, Target target) {
   const AttentionConfig& c = g.config;
-  const Span j = KeyTile(c, key_tile), tiles = QueryTiles(c, j);
+  const Span j = KeyTile(c, key_tile), tiles = QueryTiles(c, b, j);
   for (int64_t h = kv * c.group(); h < (kv + 1) * c.group(); ++h) {
     for (int64_t t = tiles.begin; t < tiles.end; ++t)
       BackwardTile(g, b, h, {QueryTile(c, t), j}, target);
@@ -103,7 +103,7 @@ void BackwardTiles(const Backward& g) {
   ParallelFor(c.batch * c.q_heads * query_tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = task / query_tiles;
-      const Span i = QueryTile(c, Folded(task % query_tiles, query_tiles)), tiles = KeyTiles(c, i);
+      const Span i = QueryTile(c, Folded(task % query_tiles, query_tiles)), tiles = KeyTiles(c, head / c.q_heads, i);
       for (int64_t t = tiles.begin; t < tiles.end; ++t) {
         BackwardTile(g, head / c.q_heads, head % c.q_heads, {i, KeyTile(c, t)}, Target::kQueries);
       }
@@ -135,8 +135,7 @@ void Clear(const Tensor& tensor) {
 }
 
 void LaunchAttentionGradient(KernelContext& c) {
-  const Backward g{.config = AttentionConfig(c.attributes(), c.inputs[0].dims, c.inputs[1].dims,
-                                             c.inputs[2].dims),
+  const Backward g{.config = ConfigOf(c, 8),
                    .q = c.inputs[0].data<float>(),
                    .k = c.inputs[1].data<float>(),
                    .v = c.inputs[2].data<float>(),

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/parallel.h"
 #include "backend/kernel.h"
+#include "graph/error.h"
 #include "kernels/attention/score_loops.h"
 #include "kernels/attention/tile.h"
 #include "kernels/common/vector_loops.h"
@@ -17,7 +18,7 @@ void TileScores(const AttentionConfig& c, const float* q, const float* k, int64_
         {.transpose_b = true});
   for (int64_t row = 0; row < tile.i.size(); ++row) {
     float* s = scores + row * kKeyTile;
-    const Span visible = tile.Visible(c, row);
+    const Span visible = tile.Visible(c, b, row);
     const int64_t first = std::min(visible.begin, tile.j.size());
     const int64_t last = std::max(visible.end, first);
     if (c.softcap > 0) {
@@ -28,6 +29,19 @@ void TileScores(const AttentionConfig& c, const float* q, const float* k, int64_
     std::fill(s, s + first, 0.0f);
     std::fill(s + last, s + tile.j.size(), 0.0f);
   }
+}
+
+AttentionConfig ConfigOf(const KernelContext& c, size_t starts) {
+  AttentionConfig config(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[2].dims);
+  if (!c.has(starts)) return config;
+  config.starts = c.inputs[starts].data<int64_t>();
+  for (int64_t at = 0; at < config.batch * config.sequence; ++at) {
+    const int64_t i = at % config.sequence, start = config.starts[at];
+    const int64_t least = i == 0 ? 0 : config.starts[at - 1];
+    WEIR_CHECK(start >= least && start <= i, ErrorCode::kInvalidArgument, "Attention: the start of query ", i, " of row ",
+               at / config.sequence, " is ", start, ", expected ", least, "..", i);  // C8
+  }
+  return config;
 }
 
 namespace {
@@ -44,10 +58,10 @@ struct RunningSoftmax {
 };
 
 // Turns one tile of scores into exp(s - top), with y and sum moved to the new top.
-void Exponentiate(const AttentionConfig& c, const AttentionTile& tile, float* scores,
+void Exponentiate(const AttentionConfig& c, int64_t b, const AttentionTile& tile, float* scores,
                   RunningSoftmax& state, float* y) {
   for (int64_t row = 0; row < tile.i.size(); ++row) {
-    const Span visible = tile.Visible(c, row);
+    const Span visible = tile.Visible(c, b, row);
     if (visible.size() <= 0) continue;
     float* s = scores + row * kKeyTile + visible.begin;
     const float top = std::max(state.top[row], MaxOf(s, visible.size()));
@@ -69,11 +83,11 @@ void ForwardQueries(const Forward& g, int64_t b, int64_t h, Span i) {
   float* y = g.y + c.Y(b, i.begin, h);
   const int64_t y_stride = c.q_heads * c.dv;
   for (int64_t row = 0; row < i.size(); ++row) std::fill_n(y + row * y_stride, c.dv, 0.0f);
-  const Span tiles = KeyTiles(c, i);
+  const Span tiles = KeyTiles(c, b, i);
   for (int64_t t = tiles.begin; t < tiles.end; ++t) {
     const AttentionTile tile{i, KeyTile(c, t)};
     TileScores(c, g.q, g.k, b, h, tile, scores);
-    Exponentiate(c, tile, scores, state, y);
+    Exponentiate(c, b, tile, scores, state, y);
     Sgemm(i.size(), c.dv, tile.j.size(), scores, kKeyTile,
           g.v + c.V(b, tile.j.begin, h / c.group()), c.kv_heads * c.dv, y, y_stride,
           {.accumulate = true});
@@ -88,8 +102,7 @@ void ForwardQueries(const Forward& g, int64_t b, int64_t h, Span i) {
 
 void LaunchAttention(KernelContext& c) {
   const auto float_or_null = [](const Tensor& t) { return t ? t.data<float>() : nullptr; };
-  const Forward g{.config = AttentionConfig(c.attributes(), c.inputs[0].dims, c.inputs[1].dims,
-                                            c.inputs[2].dims),
+  const Forward g{.config = ConfigOf(c, 4),
                   .q = c.inputs[0].data<float>(),
                   .k = c.inputs[1].data<float>(),
                   .v = c.inputs[2].data<float>(),

@@ -40,7 +40,13 @@ std::string Unsupported(const Node& node) {
   return StrCat("heads of ", std::max(d, dv), " channels; at most ", cuda::kMostHeadChannels);
 }
 
+const int64_t* StartsOf(const KernelContext& c, size_t input) {
+  return c.has(input) ? c.inputs[input].data<int64_t>() : nullptr;
+}
+
+// The library sees whole rows: with starts own kernels run.
 int64_t ForwardWorkspace(const Node& node) {
+  if (node.in(4) != nullptr) return 0;
   return cuda::CudnnForwardBytes(ShapeOf(node), node.in(0)->dtype);
 }
 
@@ -53,14 +59,15 @@ void LaunchAttention(KernelContext& c) {
       .v = c.inputs[2].bytes,
       .sinks = c.has(3) ? c.inputs[3].data<float>() : nullptr,
       .y = c.outputs[0].bytes,
-      .lse = c.outputs.size() > 1 ? FloatsOf(c.outputs[1]) : nullptr};
-  if (cuda::CudnnForward(CudaQueue(c), shape, arrays, c.workspace)) return;
+      .lse = c.outputs.size() > 1 ? FloatsOf(c.outputs[1]) : nullptr,
+      .starts = StartsOf(c, 4)};
+  if (arrays.starts == nullptr && cuda::CudnnForward(CudaQueue(c), shape, arrays, c.workspace)) return;
   cuda::AttentionForward(shape, arrays, CudaQueue(c).stream);
 }
 
-// cuDNN adds dq in any order; with `deterministic` = 1 own kernels run.
-bool IsDeterministic(const Attributes& attributes) {
-  return attributes.Int("deterministic", 0) != 0;
+// cuDNN adds dq in any order; with `deterministic` = 1, as with starts, own kernels run.
+bool IsOwn(const Node& node) {
+  return node.attributes.Int("deterministic", 0) != 0 || node.in(8) != nullptr;
 }
 
 struct BackwardBuffers {
@@ -72,14 +79,14 @@ struct BackwardBuffers {
   }
 };
 
-int64_t LibraryBytes(const cuda::AttentionShape& shape, DType dtype, const Attributes& attributes) {
-  return IsDeterministic(attributes) ? 0 : cuda::CudnnBackwardBytes(shape, dtype);
+int64_t LibraryBytes(const cuda::AttentionShape& shape, DType dtype, const Node& node) {
+  return IsOwn(node) ? 0 : cuda::CudnnBackwardBytes(shape, dtype);
 }
 
 int64_t BackwardWorkspace(const Node& node) {
   const cuda::AttentionShape shape = ShapeOf(node);
   WorkspaceLayout layout(nullptr);
-  BackwardBuffers(shape, LibraryBytes(shape, node.in(0)->dtype, node.attributes), layout);
+  BackwardBuffers(shape, LibraryBytes(shape, node.in(0)->dtype, node), layout);
   return layout.bytes();
 }
 
@@ -87,14 +94,15 @@ void LaunchAttentionGradient(KernelContext& c) {
   const cuda::AttentionShape shape = ShapeOf(c);
   const DType dtype = c.inputs[0].dtype;
   WorkspaceLayout layout(c.workspace.data());
-  const BackwardBuffers b(shape, LibraryBytes(shape, dtype, c.attributes()), layout);
+  const BackwardBuffers b(shape, LibraryBytes(shape, dtype, c.node), layout);
   const cuda::AttentionArrays arrays{.dtype = dtype,
                                      .q = c.inputs[0].bytes,
                                      .k = c.inputs[1].bytes,
                                      .v = c.inputs[2].bytes,
                                      .sinks = c.has(6) ? c.inputs[6].data<float>() : nullptr,
                                      .y = c.inputs[3].bytes,
-                                     .lse = c.inputs[4].data<float>()};
+                                     .lse = c.inputs[4].data<float>(),
+                                     .starts = StartsOf(c, 8)};
   const cuda::AttentionGradients gradients{
       .dy = c.inputs[5].bytes,
       .delta = b.delta,
@@ -104,7 +112,7 @@ void LaunchAttentionGradient(KernelContext& c) {
       .dsinks = c.outputs.size() > 3 ? FloatsOf(c.outputs[3]) : nullptr,
       .add_dsinks = c.has(7)};
   CudaStream& queue = CudaQueue(c);
-  const bool library = !IsDeterministic(c.attributes()) &&
+  const bool library = !IsOwn(c.node) &&
                        cuda::CudnnBackward(queue, shape, arrays, gradients, b.library);
   if (library && gradients.dsinks == nullptr) return;
   cuda::AttentionDelta(shape, arrays, gradients, queue.stream);

@@ -23,6 +23,7 @@ struct AttentionArrays {
   const float* sinks;  // may be null
   void* y;
   float* lse;  // may be null
+  const int64_t* starts = nullptr;  // [B,S], or null: the first key of each query; they do not fall
 };
 
 // Own tiled kernels: 64 queries x 64 keys, float32 arithmetic, sums in the order of keys (dk, dv:

@@ -19,6 +19,7 @@ __global__ void __launch_bounds__(kTileThreads)
   for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
     for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
       const int64_t i = tile * kTile;
+      if (StartOf(s, a, batch, i) >= j + kTile) break;  // later queries start no earlier
       TileGradient<T>(s, a, g, {batch, head, i, j}, buffer, p, ds);
       AddWeighted<true>(p, RowsOf<T>(s, g.dy, batch, i, head, s.q_heads, s.dv), s.dv, buffer, dv);
       AddWeighted<true>(ds, RowsOf<T>(s, a.q, batch, i, head, s.q_heads, s.d), s.d, buffer, dk);

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kTileThreads)
       static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
   const int64_t head = blockIdx.y, batch = blockIdx.z;
   float dq[kChunks][kSide][kSide] = {};
-  const TileSpan tiles = KeyTilesOf(s, i);
+  const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i));
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const int64_t j = tile * kTile;
     TileGradient<T>(s, a, g, {batch, head, i, j}, buffer, p, ds);

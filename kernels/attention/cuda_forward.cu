@@ -50,7 +50,10 @@ __global__ void __launch_bounds__(kTileThreads)
   }
   float y[kChunks][kSide][kSide] = {};
   const auto q = RowsOf<T>(s, a.q, batch, i, head, s.q_heads, s.d);
-  const TileSpan tiles = KeyTilesOf(s, i);
+  const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i));
+  int64_t start[kSide];
+#pragma unroll
+  for (int r = 0; r < kSide; ++r) start[r] = StartOf(s, a, batch, i + at.row + r);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const int64_t j = tile * kTile;
     float product[kSide][kSide];
@@ -60,7 +63,7 @@ __global__ void __launch_bounds__(kTileThreads)
     for (int r = 0; r < kSide; ++r) {
 #pragma unroll
       for (int c = 0; c < kSide; ++c) {
-        const bool visible = Visible(s, i + at.row + r, j + at.column + c);
+        const bool visible = Visible(s, start[r], i + at.row + r, j + at.column + c);
         scores[at.row + r][at.column + c] = visible ? CapScore(s, product[r][c]) : -INFINITY;
       }
     }

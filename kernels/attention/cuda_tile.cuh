@@ -118,9 +118,13 @@ struct TileAt {
   int64_t batch, head, i, j;
 };
 
-__device__ inline bool Visible(const AttentionShape& s, int64_t i, int64_t j) {
+// Of the document of query i. One that lies after it would leave the query without a key.
+__device__ inline int64_t StartOf(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t i) {
+  return a.starts == nullptr || i >= s.sequence ? 0 : min(a.starts[batch * s.sequence + i], i);
+}
+__device__ inline bool Visible(const AttentionShape& s, int64_t start, int64_t i, int64_t j) {
   return i < s.sequence && j < s.sequence && (!s.causal || j <= i) &&
-         (s.window == 0 || i - j < s.window);
+         (s.window == 0 || i - j < s.window) && start <= j;
 }
 __device__ inline int RowsFrom(const AttentionShape& s, int64_t first) {
   return static_cast<int>(min(static_cast<int64_t>(kTile), s.sequence - first));
@@ -142,13 +146,13 @@ __device__ inline float CapScore(const AttentionShape& s, float product) {
   return s.softcap > 0 ? s.softcap * tanhf(score / s.softcap) : score;
 }
 
-// Key tiles [begin, end) that some query of the tile at i sees, in tiles; and query tiles that see
-// keys of the tile at j.
+// Key tiles [begin, end) that some query of the tile at i sees, in tiles (start: that of query i); and query tiles
+// that see keys of the tile at j.
 struct TileSpan {
   int64_t begin, end;
 };
-__device__ inline TileSpan KeyTilesOf(const AttentionShape& s, int64_t i) {
-  const int64_t first = s.window > 0 ? max(static_cast<int64_t>(0), i - s.window + 1) : 0;
+__device__ inline TileSpan KeyTilesOf(const AttentionShape& s, int64_t i, int64_t start) {
+  const int64_t first = s.window > 0 ? max(start, i - s.window + 1) : start;
   const int64_t last = s.causal ? min(s.sequence, i + kTile) : s.sequence;
   return {first / kTile, (last + kTile - 1) / kTile};
 }
@@ -175,10 +179,11 @@ __device__ void TileGradient(const AttentionShape& s, const AttentionArrays& a,
     const int64_t i = tile.i + at.row + r,
                   row = (tile.batch * s.q_heads + tile.head) * s.sequence + i;
     const bool live = i < s.sequence;
+    const int64_t start = StartOf(s, a, tile.batch, i);
     const float lse = live ? a.lse[row] : 0.0f, delta = live ? g.delta[row] : 0.0f;
 #pragma unroll
     for (int c = 0; c < kSide; ++c) {
-      const bool visible = Visible(s, i, tile.j + at.column + c);
+      const bool visible = Visible(s, start, i, tile.j + at.column + c);
       const float capped = CapScore(s, score[r][c]), t = s.softcap > 0 ? capped / s.softcap : 0.0f;
       const float probability = visible ? expf(capped - lse) : 0.0f;
       p[at.row + r][at.column + c] = probability;

@@ -9,6 +9,18 @@
 namespace weir {
 namespace {
 
+void CheckStarts(InferContext& c, size_t input) {
+  const Value* starts = c.in(input);
+  if (starts == nullptr) return;
+  if (starts->dtype != DType::kInt64) c.Fail(StrCat("C7: starts are ", DTypeName(starts->dtype), ", expected int64"));
+  if (c.node.attributes.Int("causal", 1) == 0) c.Fail("C7: starts need causal = 1");
+  if (!c.HasShape(input)) return;
+  const Shape &s = c.shape(input), &q = c.shape(0);
+  if (s.size() != 2 || Differ(s[0], q[0]) || Differ(s[1], q[1])) {
+    c.Fail(StrCat("C7: starts ", ToString(s), " must be [batch,sequence] of q ", ToString(q)));
+  }
+}
+
 void InferAttention(InferContext& c) {
   c.SetDType(0, c.in(0)->dtype);
   c.SetDType(1, DType::kFloat32);
@@ -36,11 +48,13 @@ void InferAttention(InferContext& c) {
     c.Fail(
         StrCat("C6: sinks ", ToString(c.shape(3)), " must hold one value per query head; ", all()));
   }
+  CheckStarts(c, 4);
   c.SetOutput(0, c.in(0)->dtype, {q[0], q[1], q[2], v[3]});
   c.SetOutput(1, DType::kFloat32, {q[0], q[2], q[1]});
 }
 
 void InferAttentionGradient(InferContext& c) {
+  if (c.HasShape(0)) CheckStarts(c, 8);
   for (size_t i = 0; i < 3; ++i) c.SetOutput(i, c.in(i)->dtype, c.shape(i));
   if (c.node.out(3) != nullptr) c.SetOutput(3, DType::kFloat32, c.shape(6));
 }
@@ -53,6 +67,10 @@ void AttentionGradient(GradientContext& g) {
   std::vector<Value*> inputs = {g.in(0), g.in(1), g.in(2), g.out(0), lse, g.OutputGradient(0)};
   if (g.in(3) != nullptr) inputs.push_back(g.in(3));
   if (accumulator != nullptr) inputs.push_back(accumulator);
+  if (g.in(4) != nullptr) {
+    inputs.resize(8, nullptr);
+    inputs.push_back(g.in(4));
+  }
   const auto grads = g.builder.Ops("AttentionGradient", inputs, sinks ? 4 : 3, g.node.attributes);
   for (size_t i = 0; i < 3; ++i) {
     if (g.Needs(i)) g.Add(i, grads[i]);
@@ -92,6 +110,25 @@ OpCase Case(std::string name, CaseShape s, Attributes attributes = {}, bool sink
   return op_case;
 }
 
+// Documents that begin at `begins`; of later rows one position later each, the first aside.
+OpCase WithStarts(OpCase op_case, const std::vector<int64_t>& begins) {
+  const int64_t batch = op_case.in[0].dims[0], sequence = op_case.in[0].dims[1];
+  CaseInput starts{.kind = CaseInput::Kind::kInts, .dims = {batch, sequence}};
+  for (int64_t b = 0; b < batch; ++b) {
+    for (int64_t i = 0; i < sequence; ++i) {
+      int64_t start = 0;
+      for (const int64_t begin : begins) {
+        const int64_t moved = begin == 0 ? 0 : begin + b;
+        if (moved <= i) start = moved;
+      }
+      starts.ints.push_back(start);
+    }
+  }
+  if (op_case.in.size() == 3) op_case.in.push_back({.kind = CaseInput::Kind::kAbsent});
+  op_case.in.push_back(std::move(starts));
+  return op_case;
+}
+
 std::vector<OpCase> AttentionCases() {
   const CaseShape small{2, 9, 4, 2, 8, 8}, tiles{1, 130, 2, 1, 16, 16};
   return {Case("causal", small),
@@ -110,7 +147,14 @@ std::vector<OpCase> AttentionCases() {
           Case("tiles", tiles),
           Case("tiles_not_causal", tiles, {{"causal", int64_t{0}}}, true),
           Case("saved", tiles, {}, false, 2),
-          Case("saved_sinks", {2, 66, 4, 1, 8, 8}, {{"softcap", 3.0}}, true, 2)};
+          Case("saved_sinks", {2, 66, 4, 1, 8, 8}, {{"softcap", 3.0}}, true, 2),
+          WithStarts(Case("documents", small), {0, 3, 4}),
+          WithStarts(Case("documents_over_tiles", {2, 150, 4, 2, 8, 8}), {0, 1, 64, 66, 140}),
+          WithStarts(Case("one_document_late", {1, 200, 2, 2, 8, 8}), {0, 130}),
+          WithStarts(Case("documents_window_sinks", {2, 140, 4, 2, 10, 7},
+                          {{"softcap", 5.0}, {"window", int64_t{40}}}, true),
+                     {0, 20, 128}),
+          WithStarts(Case("documents_saved", tiles, {}, false, 2), {0, 65})};
 }
 
 }  // namespace
@@ -121,18 +165,19 @@ const OpSchema& AttentionSchema() {
       .domain = "ai.weir",
       .doc =
           R"(s[j] = scale * q[b,i,h,:] . k[b,j,h/(Hq/Hk),:];  s = softcap * tanh(s / softcap) if softcap > 0
-keys: j <= i if causal (1), i - window < j if window > 0 (0 = none);  lse = log(sum_j exp(s[j])
+keys: j <= i if causal (1), i - window < j if window > 0 (0 = none), starts[b,i] <= j;  lse = log(sum_j exp(s[j])
 [+ exp(sinks[h])]);  y[b,i,h,:] = sum_j exp(s[j] - lse) * v[b,j,h/(Hq/Hk),:]
-q [B,S,Hq,D], k [B,S,Hk,D], v [B,S,Hk,Dv], sinks? [Hq]; y [B,S,Hq,Dv]; attribute scale
+q [B,S,Hq,D], k [B,S,Hk,D], v [B,S,Hk,Dv], sinks? [Hq], starts? int64 [B,S]; y [B,S,Hq,Dv]; attribute scale
 (default 1/sqrt(D)). Output 1 (optional) lse [B,Hq,S] float32, saved for backward.
 Accumulates in float32 over key tiles in order with a running maximum; O(S) memory.
 Deterministic: the same bits whatever the number of threads.
 C1 rank 4. C2 batch, sequence, kv heads, q/k channels agree. C3 Hq a multiple of Hk.
-C4 window >= 0 and only with causal. C5 softcap >= 0. C6 sinks [Hq].
-Cost: 2*pairs*(D+Dv) flop.  Source: Vaswani et al. 2017, arXiv:1706.03762, eq. (1); tiles:
+C4 window >= 0 and only with causal. C5 softcap >= 0. C6 sinks [Hq]. C7 starts int64 [B,S] and only
+with causal. C8 starts[b,i] <= i, not below starts[b,i-1] (GPUs take min(starts[b,i], i)).
+Tiles that no query sees are skipped. Cost: 2*pairs*(D+Dv) flop, starts not counted.  Source: Vaswani et al. 2017, arXiv:1706.03762, eq. (1); tiles:
 Dao 2023, arXiv:2307.08691.)",
       .min_inputs = 3,
-      .max_inputs = 4,
+      .max_inputs = 5,
       .min_outputs = 1,
       .max_outputs = 2,
       .infer = InferAttention,
@@ -150,13 +195,13 @@ const OpSchema& AttentionGradientSchema() {
       .doc = R"(p = exp(s - lse), delta = dy . y, ds = p * (dy . v - delta) * (1 - (s/softcap)^2)
 dq (=) scale * sum_j ds k, dk (=) scale * sum_i ds q, dv (=) sum_i p dy,
 dsinks (+)= -sum_{b,i} exp(sink - lse) * delta
-inputs q, k, v, y, lse, dy, sinks?, dsinks accumulator?; outputs dq, dk, dv, dsinks?; attributes
+inputs q, k, v, y, lse, dy, sinks?, dsinks accumulator?, starts?; outputs dq, dk, dv, dsinks?; attributes
 as Attention. With an accumulator, dsinks is that buffer and is added to (+=).
 Recomputes p by tiles; O(S) memory. Accumulates in float32: dk and dv over the heads of the
 group, then query tiles, in order; dq over key tiles in order. Deterministic for any threads.
 Cost: 2.5 forward.  Source: Dao 2023, arXiv:2307.08691.)",
       .min_inputs = 6,
-      .max_inputs = 8,
+      .max_inputs = 9,
       .min_outputs = 3,
       .max_outputs = 4,
       .infer = InferAttentionGradient,

@@ -11,7 +11,7 @@ template <class T>
 std::vector<T> AttentionScores(const AttentionConfig& c, const Array<T>& q, const Array<T>& k,
                                int64_t b, int64_t i, int64_t h, std::vector<T>* slope = nullptr) {
   std::vector<T> scores;
-  for (int64_t j = c.FirstKey(i); j < c.EndKey(i); ++j) {
+  for (int64_t j = c.FirstKey(b, i); j < c.EndKey(i); ++j) {
     T s{};
     for (int64_t d = 0; d < c.d; ++d) {
       s += q.f[c.Q(b, i, h) + d] * k.f[c.K(b, j, h / c.group()) + d];
@@ -27,7 +27,8 @@ std::vector<T> AttentionScores(const AttentionConfig& c, const Array<T>& q, cons
 template <class T>
 void AttentionReference(Eval<T>& e) {
   const Array<T>&q = e.floats(0), &k = e.floats(1), &v = e.floats(2);
-  const AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
+  AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
+  if (e.has(4)) c.starts = e.x(4).i.data();
   Array<T> y = Array<T>::Floats({c.batch, c.sequence, c.q_heads, c.dv});
   Array<T> lse = Array<T>::Floats({c.batch, c.q_heads, c.sequence});
   for (int64_t b = 0; b < c.batch; ++b) {
@@ -39,7 +40,7 @@ void AttentionReference(Eval<T>& e) {
         T sum = e.has(3) ? std::exp(e.floats(3).f[h] - top) : T(0);
         for (T& s : p) sum += s = std::exp(s - top);
         for (size_t j = 0; j < p.size(); ++j) {
-          const int64_t row = c.V(b, c.FirstKey(i) + static_cast<int64_t>(j), h / c.group());
+          const int64_t row = c.V(b, c.FirstKey(b, i) + static_cast<int64_t>(j), h / c.group());
           for (int64_t d = 0; d < c.dv; ++d) y.f[c.Y(b, i, h) + d] += p[j] / sum * v.f[row + d];
         }
         lse.f[c.Lse(b, h, i)] = top + std::log(sum);
@@ -54,7 +55,8 @@ void AttentionReference(Eval<T>& e) {
 template <class T>
 void AttentionGradientReference(Eval<T>& e) {
   const Array<T>&q = e.floats(0), &k = e.floats(1), &v = e.floats(2), &y = e.floats(3), &lse = e.floats(4), &dy = e.floats(5);
-  const AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
+  AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
+  if (e.has(8)) c.starts = e.x(8).i.data();
   Array<T> dq = Array<T>::Floats(q.dims), dk = Array<T>::Floats(k.dims),
            dv = Array<T>::Floats(v.dims);
   Array<T> dsinks = Array<T>::Floats({c.q_heads});
@@ -69,7 +71,7 @@ void AttentionGradientReference(Eval<T>& e) {
         for (int64_t d = 0; d < c.dv; ++d) delta += dy.f[row + d] * y.f[row + d];
         if (e.has(6)) dsinks.f[h] -= std::exp(e.floats(6).f[h] - log_sum) * delta;
         for (size_t n = 0; n < s.size(); ++n) {
-          const int64_t j = c.FirstKey(i) + static_cast<int64_t>(n), kv = h / c.group();
+          const int64_t j = c.FirstKey(b, i) + static_cast<int64_t>(n), kv = h / c.group();
           const T p = std::exp(s[n] - log_sum);
           T dp{};
           for (int64_t d = 0; d < c.dv; ++d) {

@@ -45,6 +45,24 @@ TEST(Help, CompletesCommandsAndFlags) {
   EXPECT_EQ(Completions("weir nonsense --d", 2), "\n");
 }
 
+// Every flag of every command, and nothing that roff takes for a request of its own.
+TEST(Help, TheManPageHasWhatTheMarkdownPageHas) {
+  const std::string man = Output(WEIR_PROGRAM " help --man"), markdown = Output(WEIR_PROGRAM " help --markdown");
+  const auto count = [](const std::string& text, const std::string& what) {
+    size_t found = 0;
+    for (size_t at = 0; (at = text.find(what, at)) != text.npos; ++at) ++found;
+    return found;
+  };
+  EXPECT_EQ(count(man, ".TP\n\\fB\\-\\-"), count(markdown, "\n| `--"));
+  EXPECT_EQ(count(man, "\n.SH weir "), count(markdown, "\n## weir "));
+  EXPECT_NE(man.find("\\fB\\-\\-learning\\-rate\\fR (0.0003)\npeak\n"), man.npos);
+  std::istringstream lines(man);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with(".")) EXPECT_TRUE(std::regex_search(line, std::regex(R"(^\.(TH|SH|SS|TP|PP)\b)"))) << line;
+    EXPECT_FALSE(line.starts_with("'")) << line;
+  }
+}
+
 TEST(Help, VersionNamesCommitAndBuild) {
   EXPECT_TRUE(std::regex_search(Output(WEIR_PROGRAM " --version"), std::regex(R"(^weir \d+\.\d+\.\d+ \((commit [0-9a-f]+(-dirty)?|no commit known), \w+, \w+ [\d.]+, .*CUDA.*\)\n$)")))
       << Output(WEIR_PROGRAM " --version");

@@ -18,10 +18,12 @@ namespace {
 
 // The stored rows in Trainer's order: those of this rank's replica, of each the rank's part.
 TrainingSession::MicroBatch PartOf(const StoredBatch& batch, const Launch& launch, int64_t rank) {
-  const int64_t parts = launch.context_parallel, rows = batch.rows * parts / launch.world, length = batch.length / parts;
+  const int64_t parts = launch.context_parallel, whole = batch.length * launch.packed, rows = batch.rows / launch.packed * parts / launch.world;
+  const int64_t length = whole / parts;
   TrainingSession::MicroBatch micro;
   for (int64_t row = rank / parts * rows; row < (rank / parts + 1) * rows; ++row) {
-    const int64_t first = row * batch.length + rank % parts * length;
+    for (int64_t i = 0; launch.packed > 1 && i < whole; ++i) micro.document_starts.push_back(i / batch.length * batch.length);
+    const int64_t first = row * whole + rank % parts * length;
     micro.input_ids.insert(micro.input_ids.end(), batch.ids.begin() + first, batch.ids.begin() + first + length);
     micro.labels.insert(micro.labels.end(), batch.labels.begin() + first, batch.labels.begin() + first + length);
   }
@@ -36,15 +38,17 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
   options.leaves = launch.leaves;
   options.unit_rows = launch.unit_rows;
   if (launch.knobs) launch.knobs(options);
-  const int64_t rows = batch.rows * launch.context_parallel / launch.world;
+  const int64_t rows = batch.rows / launch.packed * launch.context_parallel / launch.world;
   PassManager passes;
   passes.disabled = launch.disabled;
   Placement place = launch.device;
   place.ordinal = world == nullptr ? 0 : static_cast<int>(world->rank());
-  TrainingSession session(*batch.graph, options, rows, batch.length, {}, passes, place, world);
+  TrainingSession session(*batch.graph, options, rows, batch.length * launch.packed, {}, passes, place, world);
   std::vector<TrainingSession::MicroBatch> micro_batches;
   for (int64_t m = 0; m < launch.micro_batches; ++m) {
-    auto& labels = micro_batches.emplace_back(PartOf(batch, launch, session.rank())).labels;
+    micro_batches.push_back(PartOf(batch, launch, session.rank()));
+    if (options.pack != "isolate") micro_batches.back().document_starts.clear();
+    auto& labels = micro_batches.back().labels;
     std::ranges::rotate(labels, labels.begin() + m);
   }
   for (int64_t step = 1; step <= launch.steps; ++step) {

@@ -384,5 +384,21 @@ TEST(Random, NormalHasTheRightMomentsAndIsAFunctionOfTheElement) {
   EXPECT_NE(part[0], values[777]);
 }
 
+// Two documents of 3, one of 2, in rows of 4: each position knows where its document begins in its row.
+TEST_F(Data, SaysWhereDocumentsBegin) {
+  std::ofstream(folder_ / "a.jsonl") << "{\"input_ids\": [1, 2, 3]}\n{\"input_ids\": [4, 5, 6]}\n{\"input_ids\": [7, 8]}\n";
+  const auto open = [&](bool isolate, bool once) {
+    return DataLoader(OpenTokenFiles(folder_ / "a.jsonl", {}), {.sequence = 4, .shuffle = false, .isolate = isolate, .once = once, .vocabulary = 10});
+  };
+  const DataLoader loader = open(true, false);
+  EXPECT_EQ(loader.Get(0).input_ids, (std::vector<int64_t>{1, 2, 3, 4}));
+  EXPECT_EQ(loader.Get(0).starts, (std::vector<int64_t>{0, 0, 0, 3}));
+  EXPECT_EQ(loader.Get(1).starts, (std::vector<int64_t>{0, 0, 2, 2})) << "5 6 go on, 7 8 begin";
+  EXPECT_EQ(loader.Get(1).labels, (std::vector<int64_t>{6, -100, 8, -100}));
+  EXPECT_TRUE(open(false, false).Get(0).starts.empty());
+  const DataLoader held_out = open(true, true);
+  EXPECT_EQ(held_out.Get(2).starts, (std::vector<int64_t>{0, 0, 0, 0})) << "nothing is left";
+}
+
 }  // namespace
 }  // namespace weir
