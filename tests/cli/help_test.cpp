@@ -55,10 +55,11 @@ TEST(Help, TheManPageHasWhatTheMarkdownPageHas) {
   };
   EXPECT_EQ(count(man, ".TP\n\\fB\\-\\-"), count(markdown, "\n| `--"));
   EXPECT_EQ(count(man, "\n.SH weir "), count(markdown, "\n## weir "));
-  EXPECT_NE(man.find("\\fB\\-\\-learning\\-rate\\fR (0.0003)\npeak\n"), man.npos);
+  EXPECT_NE(man.find("\\fB\\-\\-learning\\-rate\\fR (3e\\-04)\npeak\n"), man.npos);
   std::istringstream lines(man);
   for (std::string line; std::getline(lines, line);) {
-    if (line.starts_with(".")) EXPECT_TRUE(std::regex_search(line, std::regex(R"(^\.(TH|SH|SS|TP|PP)\b)"))) << line;
+    const bool known = !line.starts_with(".") || std::regex_search(line, std::regex(R"(^\.(TH|SH|SS|TP|PP)\b)"));
+    EXPECT_TRUE(known) << line;
     EXPECT_FALSE(line.starts_with("'")) << line;
   }
 }
