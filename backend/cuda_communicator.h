@@ -8,9 +8,9 @@
 namespace weir {
 
 // Moves memory of `device` between the GPUs of the ranks of `host`, as its own world. `host` carries the bootstrap, the
-// layout and the failures, and stays there for values in host memory; both must outlive the result. NCCL does it, or, with
-// WEIR_LINK=copies and all ranks on one host, the GPUs' copy engines, which take no multiprocessors from the products beside
-// them. Collective; the same environment on all ranks. A transfer that has begun and is not over after `timeout` ends the run.
+// layout and the failures, and stays there for values in host memory; both must outlive the result. The GPUs' copy engines
+// do it where all ranks are on one host and reach each other's memory: they take no multiprocessors from the products beside them.
+// NCCL does it elsewhere, and with WEIR_LINK=nccl. Collective; the same environment on all ranks. A transfer that has begun and is not over after `timeout` ends the run.
 // Throws DeviceError when NCCL cannot be loaded, InvalidArgument when two ranks share a GPU or cannot copy, UnsupportedOp in a
 // build without CUDA or NCCL.
 //

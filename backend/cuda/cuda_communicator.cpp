@@ -14,7 +14,7 @@
 namespace weir {
 namespace {
 
-constexpr bool kCopiesWherePossible = false;  // where WEIR_LINK says nothing
+constexpr bool kCopiesWherePossible = true;  // where WEIR_LINK says nothing
 
 // NCCL's own word for it comes late and says less.
 void CheckOneRankPerGpu(Communicator& host) {
