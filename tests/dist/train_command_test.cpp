@@ -100,6 +100,18 @@ TEST_F(TrainOnGpus, LinksByCopiesMoveTheSameBytes) {
   EXPECT_EQ(Slurp(folder_ / "nccl" / "weights.safetensors"), Slurp(folder_ / "copies" / "weights.safetensors"));
 }
 
+// torchrun's agent, environment and store beside them.
+TEST_F(TrainOnGpus, AreStartedByTorchrunToo) {
+  WEIR_NEEDS_GPUS(2);
+  if (std::system("command -v torchrun >/dev/null") != 0) GTEST_SKIP() << "no torchrun on PATH";
+  const std::string flags = "--device cuda --steps 4 --expert-parallel 2";
+  const Outcome own = Train("own", flags + " --ranks 2");
+  const Outcome torchrun = Train("torchrun", flags, StrCat("torchrun --nproc-per-node=2 --master-port=", 20000 + getpid() % 9000, " --no-python"));
+  ASSERT_EQ(own.code, 0) << own.text;
+  ASSERT_EQ(torchrun.code, 0) << torchrun.text;
+  EXPECT_EQ(Slurp(folder_ / "torchrun" / "weights.safetensors"), Slurp(folder_ / "own" / "weights.safetensors"));
+}
+
 class TrainOnLinks : public TrainOnGpus, public testing::WithParamInterface<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Kinds, TrainOnLinks, testing::Values("nccl", "copies"), [](const auto& info) { return std::string(info.param); });
 
