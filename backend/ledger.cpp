@@ -39,6 +39,7 @@ std::string ActivationTerm(const Value& value) {
   if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
   if (op.starts_with("Attention") || op.starts_with("Rotary") || op.ends_with("ToHeads") || op.ends_with("ToSequence")) return "attention";
   if (op == "AllGatherRows") return "weights";
+  if (op == "PrefetchState" || op == "OffloadStreamAdamW") return "staging";  // the ring of buckets
   if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) return "dispatch";
   if (IsStashed(value)) return "boundaries";
   // The residual stream kept for backward: sums that outlive the forward.

@@ -20,7 +20,8 @@ const HostSlots* SlotsOf(const Node& node) {
       {"StashWait", {{1}, {0}}},
       {"FetchStart", {{0}, {}}},
       {"FetchWait", {{1}, {}}},
-      {"OffloadStreamAdamW", {{2, 3, 7}, {1, 2, 3}}},
+      {"PrefetchState", {{0, 1, 2}, {}}},
+      {"OffloadStreamAdamW", {{2, 3, 7, 9, 10, 11}, {1, 2, 3}}},
   };
   const auto it = node.schema->domain == "ai.weir" ? table.find(node.op()) : table.end();
   return it == table.end() ? nullptr : &it->second;

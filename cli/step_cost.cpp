@@ -65,6 +65,7 @@ class Estimate {
     if (op.starts_with("Stash") || op.starts_with("Fetch")) return;
     if (op == "SequenceToHeads" || op == "HeadsToSequence") return AddLink(node, AwayOf(node) * BytesOfValue(node.in(0)), 0);
     if (op == "TreeReduceGradient") return AddLink(node, node.schema->cost(node).bytes / 2, 0);
+    if (op == "PrefetchState") return;  // counted where it is awaited
     if (op == "OffloadStreamAdamW") return AddStreamedMoments(node);
     const double moved = BytesMoved(node) / rates_.memory_bandwidth;
     const Kind kind = KindOf(node, rates_);

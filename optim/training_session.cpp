@@ -99,6 +99,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   TrainingOptions own = options;
   own.rank = rank();
   BuildTrainingGraph(*graph_, own, passes);
+  prefetches_ = std::ranges::any_of(graph_->nodes(), [](const auto& node) { return node->op() == "PrefetchState"; });
   SpecializeShapes(*graph_, batch, sequence_);
   PlaceOnHost(*graph_, options, passes);
   plan_ = MakePlan(*graph_, place.kind);
@@ -216,6 +217,7 @@ void TrainingSession::WriteMicroBatch(const MicroBatch& micro_batch) {
 StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
   WEIR_CHECK(micro_batches.size() <= 1 || !one_micro_batch_, ErrorCode::kInvalidArgument, "--head-gradient=shard adds over ranks in each of ",
              micro_batches.size(), " micro-batches; use --grad-accumulation 1, or --head-gradient whole");
+  DropPrefetched();
   StepResult result;
   result.split = std::exchange(earlier_, {});
   result.valid_labels = CountValidLabels(micro_batches, result.split);
@@ -233,7 +235,7 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   }
   result.loads = executor_->TakeLoads();
   result.loss += result.router_loss;
-  executor_->Run(Phase::kNorm);
+  MeasureGradients();
   result.grad_norm = Result(Named("gradient_norm"));
   result.split += executor_->TakeSplit();
   AgreeOnResult(result);
@@ -242,6 +244,7 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
 
 std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const std::function<MicroBatch(int64_t)>& read,
                                                    const std::function<bool()>& stop) {
+  DropPrefetched();
   SetScalar("loss_scale", 1.0f);
   earlier_ += executor_->TakeSplit();
   executor_->Run(Phase::kBegin);  // weights as the last update left them: cast or gathered once a step
@@ -262,7 +265,19 @@ std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const
   return EvalResult{.loss = sums[0] / sums[1], .valid_labels = static_cast<int64_t>(sums[1])};
 }
 
+void TrainingSession::MeasureGradients() {
+  executor_->Run(Phase::kNorm);
+  prefetched_ = prefetches_;
+}
+
+// What is on its way to a ring of buckets must not arrive in what takes the ring's place.
+void TrainingSession::DropPrefetched() {
+  if (std::exchange(prefetched_, false)) executor_->Synchronize();
+}
+
 void TrainingSession::Update(double learning_rate, int64_t step) {
+  WEIR_CHECK(std::exchange(prefetched_, false) || !prefetches_, ErrorCode::kInternal, "an update of streamed state (--bucket) follows ",
+             "ComputeGradients or MeasureGradients, which start the stream");
   SetScalar("learning_rate", learning_rate);
   SetScalar("step", step);
   executor_->Run(Phase::kUpdate);
@@ -323,6 +338,7 @@ void TrainingSession::ReadState(const Value& parameter, char kind, int64_t first
 }
 
 void TrainingSession::WriteState(const Value& parameter, char kind, int64_t first, std::span<const float> values) {
+  DropPrefetched();
   HeldState(*graph_, plan_, *executor_, *device_).Write(parameter, kind, first, values);
 }
 

@@ -79,7 +79,9 @@ class TrainingSession {
   // `stop`, asked before each and answered alike by every rank, says so.
   std::optional<EvalResult> Evaluate(int64_t micro_batches, const std::function<MicroBatch(int64_t)>& read,
                                      const std::function<bool()>& stop);
-  // AdamW with the gradients at hand; `step` counts from 1.
+  // The norm and the clip coefficient of gradients that were set; ComputeGradients does it for its own, which it adds over ranks.
+  void MeasureGradients();
+  // AdamW with the gradients at hand, measured; `step` counts from 1.
   void Update(double learning_rate, int64_t step);
   // What of the step's split was not known when its gradients were: on a CPU, the update.
   StepSplit TakeSplit();
@@ -127,6 +129,7 @@ class TrainingSession {
   int64_t BytesOfStaging(const Placement& place) const;
   void MakeExecutor(const Placement& place);
   double Result(const Value& value) const;
+  void DropPrefetched();
   std::vector<float> Held(const Value& parameter, char kind) const;
   void SetHeld(const Value& parameter, char kind, std::span<const float> values);
   const Value& Named(const std::string& name) const;
@@ -147,6 +150,7 @@ class TrainingSession {
   StepSplit earlier_;  // what ended after the last step's result was known
   int64_t ignore_index_;
   bool one_micro_batch_;  // a step has
+  bool prefetches_ = false, prefetched_ = false;  // the optimizer's state: while gradients are measured; and not yet used
   Communicator* communicator_;
 };
 

@@ -261,6 +261,7 @@ void CompareAdamW(TrainingSession& session, const NamedTensors& file, const Adam
     for (const char* moment : {"m", "v"}) session.SetMoment(*p, moment, zeros);
   }
   SetGradients(session, file, "grad.");
+  session.MeasureGradients();
   session.Update(settings.lr, 1);
   const auto from_grad = Gather(session, data);
   for (const auto& [name, tensor] : file) {

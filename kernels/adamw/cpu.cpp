@@ -38,11 +38,13 @@ void LaunchAdamW(KernelContext& c) {
   if (std::isfinite(scalars.coefficient)) Update(c, scalars, 0, c.inputs[1].elements(), StateOf(c));
 }
 
+// With a coefficient that is not finite the state travels and comes back as it was: what the node before started is awaited.
 void LaunchOffloadStreamAdamW(KernelContext& c) {
   const AdamWScalars scalars = Scalars(c);
-  if (!std::isfinite(scalars.coefficient)) return;
-  StreamBuckets(c.stream->copies(), Buckets(c.node), StateOf(c), c.workspace.data(),
-                [&](int64_t offset, int64_t count, const StateParts& state) { Update(c, scalars, offset, count, state); });
+  const bool finite = std::isfinite(scalars.coefficient);
+  StreamState(c, c.stream->copies(), [&](int64_t offset, int64_t count, const StateParts& state) {
+    if (finite) Update(c, scalars, offset, count, state);
+  });
 }
 
 }  // namespace
@@ -54,6 +56,11 @@ const Kernel& AdamWCpuKernel() {
 
 const Kernel& OffloadStreamAdamWCpuKernel() {
   static const Kernel kernel{.launch = LaunchOffloadStreamAdamW, .workspace_bytes = BucketWorkspace};
+  return kernel;
+}
+
+const Kernel& PrefetchStateCpuKernel() {
+  static const Kernel kernel{.launch = [](KernelContext& c) { PrefetchState(c, c.stream->copies()); }};
   return kernel;
 }
 

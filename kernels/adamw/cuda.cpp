@@ -30,8 +30,7 @@ void LaunchAdamW(KernelContext& c) { Update(c, 0, c.inputs[1].elements(), StateO
 
 // A coefficient that is not finite is known on the GPU only: the state travels and comes back as it was.
 void LaunchOffloadStreamAdamW(KernelContext& c) {
-  StreamBuckets(CudaQueue(c).copies(), Buckets(c.node), StateOf(c), c.workspace.data(),
-                [&](int64_t offset, int64_t count, const StateParts& state) { Update(c, offset, count, state); });
+  StreamState(c, CudaQueue(c).copies(), [&](int64_t offset, int64_t count, const StateParts& state) { Update(c, offset, count, state); });
 }
 
 std::string Refuse(const Node& node) { return RefuseType(node, 0, TypeOf(node, 0) == (IsSplit(node) ? DType::kBFloat16 : DType::kFloat32)); }
@@ -40,5 +39,6 @@ std::string Refuse(const Node& node) { return RefuseType(node, 0, TypeOf(node, 0
 
 WEIR_CUDA_KERNEL(AdamW, .launch = LaunchAdamW, .unsupported = Refuse)
 WEIR_CUDA_KERNEL(OffloadStreamAdamW, .launch = LaunchOffloadStreamAdamW, .workspace_bytes = BucketWorkspace, .unsupported = Refuse)
+WEIR_CUDA_KERNEL(PrefetchState, .launch = [](KernelContext& c) { PrefetchState(c, CudaQueue(c).copies()); })
 
 }  // namespace weir

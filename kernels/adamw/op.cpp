@@ -1,4 +1,5 @@
 #include "graph/op_schema.h"
+#include "kernels/adamw/bucket_stream.h"
 #include "kernels/adamw/reference.h"
 #include "kernels/common/dims.h"
 
@@ -15,13 +16,13 @@ void InferAdamW(InferContext& c) {
     if (!(a.Float(name, 0) >= 0))
       c.Fail(StrCat("C2: ", name, " is ", a.Float(name, 0), ", expected >= 0"));
   }
-  const bool split = c.in(7) != nullptr;
-  if (split != (c.node.out(3) != nullptr)) c.Fail("C6: low and low' come together");
-  if (split && (c.in(0)->dtype != DType::kBFloat16 || c.in(7)->dtype != DType::kUInt16)) {
-    c.Fail(StrCat("C6: a master in two halves is bfloat16 and uint16, got ", DTypeName(c.in(0)->dtype), " and ", DTypeName(c.in(7)->dtype)));
+  const bool split = c.in(kLowIn) != nullptr;
+  if (split != (c.node.out(kLowOut) != nullptr)) c.Fail("C6: low and low' come together");
+  if (split && (c.in(0)->dtype != DType::kBFloat16 || c.in(kLowIn)->dtype != DType::kUInt16)) {
+    c.Fail(StrCat("C6: a master in two halves is bfloat16 and uint16, got ", DTypeName(c.in(0)->dtype), " and ", DTypeName(c.in(kLowIn)->dtype)));
   }
   if (!split && c.in(0)->dtype == DType::kBFloat16) c.Fail("C6: a bfloat16 parameter needs the low halves of its master as input 7");
-  constexpr size_t kState[] = {0, 2, 3, 7};
+  constexpr size_t kState[] = {0, 2, 3, kLowIn};
   for (size_t o = 0; o < (split ? 4 : 3); ++o) {
     const Shape &shape = c.shape(kState[o]), &gradient = c.shape(1);
     bool same = shape.size() == gradient.size();
@@ -65,6 +66,21 @@ void InferOffload(InferContext& c) {
     const int64_t value = c.node.attributes.Int(name, 1);
     if (value < 1) c.Fail(StrCat("C5: ", name, " is ", value, ", expected 1 or more"));
   }
+  const Value* ring = c.in(kRingIn);
+  if ((ring != nullptr) != (c.node.out(kRingOut) != nullptr)) c.Fail("C7: ring and ring' come together");
+  if (ring == nullptr) return;
+  const int64_t bucket = c.node.attributes.Int("bucket", 0), slots = c.node.attributes.Int("slots", 0);
+  const int64_t wanted = slots * SlotBytes(bucket, c.in(kLowIn) != nullptr || c.in(kNextLow) != nullptr);
+  if (NumElements(ToDims(ring->shape)) < wanted) c.Fail(StrCat("C7: the ring has ", ToString(ring->shape), " bytes, expected ", wanted));
+  c.SetOutput(kRingOut, ring->dtype, ring->shape);
+}
+
+void InferPrefetchState(InferContext& c) {
+  const Attributes& a = c.node.attributes;
+  const int64_t bucket = a.Int("bucket", 0), slots = a.Int("slots", 0), slot_bytes = a.Int("slot_bytes", 0);
+  if (bucket < 1 || slots < 1) c.Fail(StrCat("C1: bucket and slots are ", bucket, " and ", slots, ", expected 1 or more"));
+  if (slot_bytes < SlotBytes(bucket, c.in(2) != nullptr)) c.Fail(StrCat("C2: slot_bytes is ", slot_bytes, ", too few for a bucket of ", bucket));
+  c.SetOutput(0, DType::kUInt8, {slots * slot_bytes});
 }
 
 }  // namespace
@@ -114,19 +130,37 @@ const OpSchema& OffloadStreamAdamWSchema() {
           R"(AdamW with m, v and low in host memory: buckets of `bucket` elements come to the device, are
 updated there and go back, `slots` of them at a time, under one another's updates. Same inputs,
 outputs, constraints and bits as AdamW for every bucket and slots. Attributes bucket (all elements),
-slots (2). Scratch on the device: 8 * slots * bucket bytes, 10 * slots * bucket of split masters.
-C5 bucket >= 1, slots >= 1.
+slots (2). With `ring`, made by PrefetchState, parameters stream one behind the other: inputs next m,
+next v, next low are the state of the one after, which this node starts when its own has started; the
+last has none, and waits for what went home. Attributes first: buckets of the parameters before;
+fetched: buckets of all that were started before. Without a ring, scratch on the device: 8 * slots * bucket bytes, 10 * slots * bucket of split masters.
+C5 bucket >= 1, slots >= 1. C7 the ring holds `slots` buckets.
 Cost: 16 flop, 28 bytes of device memory and 8 bytes (10 of split masters) each way across the link
 per element.
 Source: arXiv 2609.14306, OffloadStreamAdamW.)",
       .min_inputs = 7,
-      .max_inputs = 8,
+      .max_inputs = 12,
       .min_outputs = 3,
-      .max_outputs = 4,
+      .max_outputs = 5,
       .infer = InferOffload,
       WEIR_REFERENCE(AdamWReference),
       .cost = [](const Node& n) { return AdamWSchema().cost(n); },
-      .aliases = {{0, 0}, {1, 2}, {2, 3}, {3, 7}},
+      .aliases = {{0, 0}, {1, 2}, {2, 3}, {3, 7}, {4, 8}},
+      .has_side_effect = true};
+  return schema;
+}
+
+const OpSchema& PrefetchStateSchema() {
+  static const OpSchema schema{
+      .name = "PrefetchState",
+      .domain = "ai.weir",
+      .doc = R"(ring = the first buckets of one parameter's state, on their way: starts to copy the first `slots` buckets
+of `bucket` elements of m, v and low? (host memory) into a ring of slots on the device, for the
+OffloadStreamAdamW of that parameter, which waits for them. ring: uint8 [slots * slot_bytes].
+Attributes bucket, slots, slot_bytes. C1 bucket and slots >= 1. C2 slot_bytes holds a bucket.)",
+      .min_inputs = 2,
+      .max_inputs = 3,
+      .infer = InferPrefetchState,
       .has_side_effect = true};
   return schema;
 }

@@ -89,7 +89,9 @@ TEST(SplitMasters, SplitsSharesAndStreamsTheirLowHalves) {
   VerifyGraph(*graph);
   const std::string text = ToText(*graph);
   for (const char* line : {"parameter bfloat16[2,4] a\n", "state uint16[2,4] a.low\n", "a.bf16.whole = AllGatherRows<group = \"world\", ranks = 2, rows = 4>(a)\n",
-                           "a1, a2, a3, a1.low = OffloadStreamAdamW<bucket = 6, slots = 3, weight_decay = 0.5>(a, a.grad.held, a.m, a.v, rate, step, one, a.low)\n"}) {
+                           "optimizer.ring = PrefetchState<bucket = 6, slot_bytes = 64, slots = 3>(a.m, a.v, a.low)\n",
+                           "a1, a2, a3, a1.low, optimizer.ring.2 = OffloadStreamAdamW<bucket = 6, fetched = 2, first = 0, slots = 3, weight_decay = 0.5>(a, "
+                           "a.grad.held, a.m, a.v, rate, step, one, a.low, optimizer.ring, b.m, b.v)\n"}) {
     EXPECT_NE(text.find(line), std::string::npos) << line << "in\n" << text;
   }
   ASSERT_EQ(streamed.misses.size(), 1u);  // c: 32 bytes

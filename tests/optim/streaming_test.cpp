@@ -102,5 +102,40 @@ TEST_P(EveryExport, OffloadedMomentsChangeNoBit) {
 INSTANTIATE_TEST_SUITE_P(Models, EveryExport, testing::ValuesIn(kFamilies),
                          [](const auto& info) { return std::string(info.param); });
 
+// State is on its way from the norm on; a step that ends there leaves nothing behind.
+TEST(StreamedMoments, AStepThatIsSkippedOrWrittenOverLeavesNothingOnItsWay) {
+  const auto graph = LoadFamily("mixtral");
+  const auto run = [&](const TrainingOptions& options) {
+    PassManager passes;
+    TrainingSession session(*graph, options, 2, 13, {}, passes);
+    std::vector<TrainingSession::MicroBatch> batch(1);
+    for (int64_t i = 0; i < 26; ++i) {
+      batch[0].input_ids.push_back(i * 7 % session.vocabulary());
+      batch[0].labels.push_back(i);
+    }
+    session.ComputeGradients(batch);  // skipped
+    session.ComputeGradients(batch);
+    session.Update(0.01, 1);
+    session.ComputeGradients(batch);  // its moments are written over
+    for (const Value* p : session.parameters()) session.SetMoment(*p, "m", std::vector<float>(session.Moment(*p, "m").size(), 0.5f));
+    session.MeasureGradients();
+    session.Update(0.01, 2);
+    return BitsOfRun(session);
+  };
+  TrainingOptions options;
+  options.offload = {.bucket = 1000, .slots = 3, .resident = 0};
+  ExpectSameBits(run(options), run({}), "streamed");
+}
+
+TEST(StreamedMoments, AnUpdateNeedsMeasuredGradients) {
+  const auto graph = LoadFamily("mixtral");
+  TrainingOptions options;
+  options.offload = {.bucket = 1000, .slots = 2, .resident = 0};
+  PassManager passes;
+  TrainingSession session(*graph, options, 2, 13, {}, passes);
+  BitsOfRun(session);
+  EXPECT_THROW(session.Update(0.01, 4), Error);
+}
+
 }  // namespace
 }  // namespace weir
