@@ -52,6 +52,9 @@ def steps(runs, what):
     yield (what, "s a step", "tokens/s", "model TFLOP/s a GPU", "GiB planned a GPU")
     for run in runs:
         row = run["result"]
+        if "share_of_step" in row:  # weir bench checkpoint: products alone, no model
+            yield (f"{run['name']}, {100 * row['share_of_step']:.2f} % over kept", f"{row['ms'] * 1e-3:.3f}", "", f"{row['tflops']:.1f}", gib(row["planned_bytes"]))
+            continue
         yield (run["name"], f"{row['seconds']:.3f}", f"{row['tokens_per_s']:.0f}", f"{row['model_tflops']:.1f}", gib(row["arena_bytes"]))
 
 
@@ -60,6 +63,11 @@ def optimizer(runs, source):
     yield ("bucket (0 = moments on the GPU)", "s of the update", "s a step", "GiB planned a GPU")
     for run in runs:
         bucket = run["name"].split()[1]
+        if "floor_ms" in run["result"]:  # weir bench optimizer: no model
+            row = run["result"]
+            yield (f"{bucket}, {row['parameters']} parameters alone", f"{row['ms'] * 1e-3:.3f}, {row.get('of_floor', 0):.2f} of its copies", "",
+                   gib(row["planned_bytes"]))
+            continue
         with open(f"{source}.{bucket}", encoding="utf-8") as file:
             spans = [e for e in json.load(file)["traceEvents"] if e["ph"] == "X" and e["tid"] == 4]
         seconds = (max(e["ts"] + e["dur"] for e in spans) - min(e["ts"] for e in spans)) * 1e-6

@@ -76,7 +76,10 @@ case $section in
     for budget in 0 8GiB 16GiB 1TiB; do
       # shellcheck disable=SC2086
       step "$budget" "$m" $flags --recompute layer --host-budget $budget
-    done ;;
+    done
+    if [ "$device" = cuda ]; then sizes="--layers 16"; else sizes="--layers 3 --tokens 64 --hidden 32 --products 2 --repeats 2"; fi
+    # shellcheck disable=SC2086
+    run "products alone" "$weir" bench checkpoint --device "$device" --ranks "$ranks" $sizes --json ;;
   optimizer)
     if [ "$device" = cuda ]; then
       m=$(model gpt-oss-20b_opset18_batched_mm.onnx) flags="--precision bfloat16 --sequence 4096 --steps 3 --strip 8192 --recompute layer --expert-parallel $ranks"
@@ -86,6 +89,10 @@ case $section in
     for bucket in 0 33554432 134217728; do
       # shellcheck disable=SC2086
       step "bucket $bucket" "$m" $flags --bucket $bucket --trace "$lines.$bucket"
+    done
+    if [ "$device" = cuda ]; then size=4294967296 buckets="8388608 33554432"; else size=100000 buckets=20000; fi
+    for bucket in $buckets; do
+      run "bucket $bucket" "$weir" bench optimizer --device "$device" --ranks "$ranks" --parameters $size --bucket "$bucket" --json
     done ;;
   long_context)
     if [ "$device" = cuda ]; then

@@ -11,6 +11,7 @@
 #include "cli/bench_loader.h"
 #include "cli/bench_machine.h"
 #include "cli/bench_step.h"
+#include "cli/bench_streams.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
 #include "cli/options.h"
@@ -56,6 +57,8 @@ int BenchCommand(int argc, const char* const* argv) {
   if (argc > 1 && std::string(argv[1]) == "machine") return BenchMachine(argc - 1, argv + 1);
   if (argc > 1 && std::string(argv[1]) == "dispatch") return BenchDispatch(argc - 1, argv + 1);
   if (argc > 1 && std::string(argv[1]) == "loader") return BenchLoader(argc - 1, argv + 1);
+  if (argc > 1 && std::string(argv[1]) == "optimizer") return BenchOptimizerCommand(argc - 1, argv + 1);
+  if (argc > 1 && std::string(argv[1]) == "checkpoint") return BenchCheckpointCommand(argc - 1, argv + 1);
   const bool spread = std::any_of(argv, argv + argc, [](const std::string& word) { return word.starts_with("--vocab-parallel"); });
   if (spread && argc > 1 && std::string(argv[1]) == "head") return BenchHeadCommand(argc - 1, argv + 1);
   GemmBenchOptions options;
@@ -64,7 +67,7 @@ int BenchCommand(int argc, const char* const* argv) {
   std::string subject;
   po::options_description main("Bench");
   main.add_options()
-      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy), attention, experts, head, gemm with --device cuda (bfloat16, beside PyTorch), head with --vocab-parallel (over ranks; see its --help), dispatch (experts over ranks), loader (samples of --data), machine (rates for plan --machine) or step (a training step)")
+      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy), attention, experts, head, gemm with --device cuda (bfloat16, beside PyTorch), head with --vocab-parallel (over ranks; see its --help), dispatch (experts over ranks), loader (samples of --data), optimizer (AdamW streamed from host memory), checkpoint (layer boundaries in host memory), machine (rates for plan --machine) or step (a training step)")
       ("size", po::value<std::vector<std::string>>()->composing(), "N or MxNxK; repeatable")
       ("transpose-a", po::bool_switch(&options.transpose_a), "A is stored [k,m]")
       ("transpose-b", po::bool_switch(&options.transpose_b), "B is stored [n,k]")
@@ -93,7 +96,7 @@ int BenchCommand(int argc, const char* const* argv) {
     return BenchRows(rows, std::cout);
   }
   const std::string names = ShapeNames(subject), device = values["device"].as<std::string>();
-  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, experts, head, dispatch, loader, machine, step");
+  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, experts, head, dispatch, loader, optimizer, checkpoint, machine, step");
   if (subject != "gemm" || device == "cuda") {
     heavy.subject = subject;
     heavy.device = ChosenDevice(device);

@@ -21,6 +21,8 @@ std::vector<Page> Pages() {
     if (pages.back().name != "bench") continue;
     pages.push_back({"bench step", "whole optimizer steps of a model on random tokens"});
     pages.push_back({"bench dispatch", "experts spread over ranks"});
+    pages.push_back({"bench optimizer", "AdamW with its state on the device, and streamed from host memory"});
+    pages.push_back({"bench checkpoint", "layer boundaries in host memory"});
     pages.push_back({"bench loader", "samples of --data, as a run reads them"});
   }
   return pages;
