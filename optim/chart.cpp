@@ -79,12 +79,12 @@ void DrawArea(const ChartLine& line, const Points& points, const Frame& frame, s
 
 // Names under the axis, each beside its colour; the last line's first.
 void DrawLegend(const std::vector<ChartLine>& lines, std::ostream& svg) {
-  double x = kLeft + 10;
+  double x = 20;
   for (auto line = lines.rbegin(); line != lines.rend(); ++line) {
     if (line->name.empty()) continue;
     svg << "<rect x=\"" << x << "\" y=\"" << kTop + kHeight + 49 << "\" width=\"10\" height=\"10\" fill=\"" << line->color << "\"/><text x=\"" << x + 14
         << "\" y=\"" << kTop + kHeight + 58 << "\">" << EscapeXml(line->name) << "</text>\n";
-    x += 26 + 6.5 * static_cast<double>(line->name.size());
+    x += 22 + 6.0 * static_cast<double>(line->name.size());
   }
 }
 

@@ -12,14 +12,20 @@ check() {  # a prefix
   local moved="$folder/moved somewhere $2"
   mv "$1" "$moved"
   env -i "$moved/bin/weir" --version
-  env -i "$moved/bin/weir" train "$moved/bin/absent.onnx" --data x --out y 2>&1 | grep -q "absent.onnx"
+  local told
+  told=$(env -i "$moved/bin/weir" import "$moved/absent.onnx" 2>&1) && exit 1
+  grep -q "absent.onnx" <<<"$told"
   # Whatever is in the package comes from the package, wherever it is.
-  local library
-  for library in "$moved"/lib/*; do
-    env -i /usr/bin/ldd "$moved/bin/weir" | grep -F "$(basename "$library")" | grep -qF "$moved" || { echo "$library is taken from elsewhere"; exit 1; }
-  done
-  ! env -i /usr/bin/ldd "$moved/bin/weir" | grep "not found"
-  head -1 "$moved/share/man/man1/weir.1" | grep -q "^.TH WEIR 1"
+  local library linked
+  linked=$(env -i /usr/bin/ldd "$moved/bin/weir")
+  while read -r library; do
+    if [ -e "$moved/lib/$(basename "$library")" ] && [[ $library != "$moved"* ]]; then
+      echo "$library is taken instead of the package's own"
+      exit 1
+    fi
+  done < <(sed -n 's/.* => \(.*\) (0x.*/\1/p' <<<"$linked")
+  if grep "not found" <<<"$linked"; then exit 1; fi
+  grep -q "^.TH WEIR 1" "$moved/share/man/man1/weir.1"
 }
 
 mkdir tar deb
