@@ -27,7 +27,7 @@ inline std::vector<Array<double>> RoundedAttention(const Attributes& attributes,
         for (double score : s) sum += std::exp(score - top);
         for (size_t j = 0; j < s.size(); ++j) {
           const double p = Rounded(std::exp(s[j] - top));
-          const int64_t row = c.V(b, c.FirstKey(i) + static_cast<int64_t>(j), h / c.group());
+          const int64_t row = c.V(b, c.FirstKey(b, i) + static_cast<int64_t>(j), h / c.group());
           for (int64_t d = 0; d < c.dv; ++d) y.f[c.Y(b, i, h) + d] += p / sum * in[2].f[row + d];
         }
       }
@@ -52,7 +52,7 @@ inline std::vector<Array<double>> RoundedAttentionGradient(const Attributes& att
         double delta = 0;
         for (int64_t d = 0; d < c.dv; ++d) delta += dy.f[row + d] * y.f[row + d];
         for (size_t n = 0; n < s.size(); ++n) {
-          const int64_t j = c.FirstKey(i) + static_cast<int64_t>(n);
+          const int64_t j = c.FirstKey(b, i) + static_cast<int64_t>(n);
           const double p = std::exp(s[n] - lse.f[c.Lse(b, h, i)]);
           double dp = 0;
           for (int64_t d = 0; d < c.dv; ++d) {
