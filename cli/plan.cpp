@@ -25,7 +25,7 @@ constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence that a pictu
 
 struct PlanFlags {
   PlanKnobs knobs;
-  std::string model, device, device_memory, host_memory, machine, html;
+  std::string model, device, device_memory, host_memory, machine, html, save_async = "none";
   int64_t token_step = 1024;
   int threads = 0;
   bool max_tokens = false, choose = false, json = false;
@@ -50,9 +50,17 @@ po::options_description Options(PlanFlags& flags) {
                                        "experts_flops, experts_backward_flops, memory_bandwidth, h2d, d2h, link; absent ones are an H200's in bfloat16. Default: that with --device cuda, else this process's cores")
       ("threads", po::value<int>(&flags.threads)->default_value(0),
        "CPU threads of a rank, which workspaces on the CPU grow with; 0 = its share of this machine's cores, all ranks being here")
+      ("save-async", text(flags.save_async)->default_value(flags.save_async),
+       "host memory for train's checkpoints as that flag of train asks for: on a copy of what the rank writes, off 64 MiB; none without --save-every")
       ("html", text(flags.html), "FILE for a picture: bytes by term against tokens, with and without each operator")
       ("json", po::bool_switch(&flags.json), "print every buffer, step, the ledger and all findings as JSON");
   return main;
+}
+
+Staging ParseStaging(const std::string& text) {
+  if (text == "none") return Staging::kNone;
+  if (text != "on" && text != "off") throw UsageError("--save-async must be on, off or none, got " + text);
+  return text == "on" ? Staging::kSnapshot : Staging::kChunks;
 }
 
 void Check(const PlanFlags& flags, const Budgets& budgets) {
@@ -138,6 +146,7 @@ int PlanCommand(int argc, const char* const* argv) {
                     {Options(flags), flags.knobs.dispatch.Options(), GraphOptions(flags.knobs.training), ModelOptions()}, {"model"}, values)) {
     return kExitOk;
   }
+  flags.knobs.staging = ParseStaging(flags.save_async);
   Budgets budgets;
   if (!flags.device_memory.empty()) budgets.device = ParseBytes(flags.device_memory, "--device-memory");
   if (!flags.host_memory.empty()) budgets.host = ParseBytes(flags.host_memory, "--host-memory");

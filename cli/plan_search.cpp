@@ -31,6 +31,7 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("vocab-leaf", a.vocab_leaf, b.vocab_leaf);
   if (base.dispatch.shard_optimizer != knobs.dispatch.shard_optimizer) flags += StrCat(flags.empty() ? "" : " ", "--shard-optimizer");
   add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);
+  if (base.staging != knobs.staging) flags += StrCat(flags.empty() ? "" : " ", "--save-async ", knobs.staging == Staging::kSnapshot ? "on" : "off");
   return flags;
 }
 
@@ -42,6 +43,7 @@ StepPlan PlanStepOf(const Graph& canonical, const PlanKnobs& knobs, DeviceKind d
   SpecializeShapes(*step.graph, knobs.micro_batch, SequenceOfRank(training.layout, knobs.sequence));
   PlaceOnHost(*step.graph, training, passes);
   step.plan = MakePlan(*step.graph, device);
+  ReserveStaging(*step.graph, step.plan, StagingBytes(knobs.staging, *step.graph, training.layout, 0));
   return step;
 }
 

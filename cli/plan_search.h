@@ -9,6 +9,7 @@
 #include "cli/dispatch_flags.h"
 #include "cli/step_cost.h"
 #include "graph_passes/pipeline.h"
+#include "optim/checkpoint_shards.h"
 
 namespace weir {
 
@@ -19,6 +20,7 @@ struct PlanKnobs {
   int64_t micro_batch = 1, sequence = 4096;
   DispatchFlags dispatch;
   TrainingOptions training;  // layout.world is the number of ranks; `dispatch` is applied to it
+  Staging staging = Staging::kNone;
 };
 
 // The flags that turn `base` into `knobs`: "--strip 8192 --recompute layer".

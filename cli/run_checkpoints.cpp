@@ -61,7 +61,7 @@ int64_t RunCheckpoints::Start(Trainer& trainer, std::map<std::string, std::strin
   CheckPlace(trainer);
   if (leads_) CheckRoom(trainer);
   const TrainingSession& session = trainer.session();
-  const int64_t whole = StagingBytes(Staging::kSnapshot, session.parameters(), session.layout(), session.rank());
+  const int64_t whole = StagingBytes(Staging::kSnapshot, session.graph(), session.layout(), session.rank());
   if (leads_ && flags_.asynchronous() && std::ssize(session.staging()) < whole) {
     std::cerr << "host memory does not hold a copy of what a checkpoint needs, " << FormatBytes(whole) << " per rank: steps wait while one is written\n";
   }
@@ -85,6 +85,8 @@ void RunCheckpoints::CheckPlace(const Trainer& trainer) const {
   const auto probe = [&](int64_t rank) { return folder_ / StrCat(".probe-", rank); };
   const int64_t rank = trainer.session().rank(), ranks = trainer.session().layout().world;
   meet();
+  WEIR_CHECK(fs::is_directory(folder_, error), ErrorCode::kIoError, "rank ", rank, " does not find '", folder_.string(),
+             "', which rank 0 has made; each rank writes its part of a checkpoint: give an --out that all of them share");
   WriteDurably(probe(rank), "");
   meet();
   WEIR_CHECK(fs::exists(probe((rank + 1) % ranks), error), ErrorCode::kIoError, "rank ", rank, " does not see in '", folder_.string(),

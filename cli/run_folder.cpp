@@ -17,6 +17,11 @@
 namespace weir {
 
 namespace fs = std::filesystem;
+namespace {
+
+constexpr int64_t kMostPoints = 20000;  // of the picture of the loss
+
+}  // namespace
 
 void PrepareFolder(const fs::path& folder, bool resumes) {
   std::error_code error;
@@ -83,40 +88,44 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
 }
 
 RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, bool events, Progress progress)
-    : folder_(std::move(folder)),
-      title_(std::move(title)),
-      metrics_(ContinueMetrics(folder_ / "metrics.jsonl", resumed)),
-      log_(folder_ / "metrics.jsonl"),
-      progress_(progress) {
-  if (!events) return;
+    : folder_(std::move(folder)), title_(std::move(title)), progress_(progress) {
   // Written anew from the metrics, so that it holds each step once.
-  events_.emplace(folder_ / "tensorboard", static_cast<double>(std::time(nullptr)));
-  for (const StepRecord& record : metrics_.steps) events_->Write(record.step, record.time, Scalars(record));
-  for (const EvalRecord& record : metrics_.evaluations) events_->Write(record.step, record.time, Scalars(record));
+  if (events) events_.emplace(folder_ / "tensorboard", static_cast<double>(std::time(nullptr)));
+  ContinueMetrics(Log(), resumed,
+                  {.step = [&](const StepRecord& record) { Keep(record); }, .evaluation = [&](const EvalRecord& record) { Keep(record); }});
+  log_.emplace(Log());
+}
+
+void RunFolder::Keep(const StepRecord& record) {
+  step_ = record.step;
+  if (events_) events_->Write(record.step, record.time, Scalars(record));
+}
+
+void RunFolder::Keep(const EvalRecord& record) {
+  evaluated_ = record.step;
+  if (events_) events_->Write(record.step, record.time, Scalars(record));
 }
 
 void RunFolder::Record(const StepRecord& record) {
-  metrics_.steps.push_back(record);
-  log_.Write(record);
-  if (events_) events_->Write(record.step, record.time, Scalars(record));
+  log_->Write(record);
+  Keep(record);
   progress_.Show(record);
 }
 
 void RunFolder::Record(const EvalRecord& record) {
-  metrics_.evaluations.push_back(record);
-  log_.Write(record);
-  if (events_) events_->Write(record.step, record.time, Scalars(record));
+  log_->Write(record);
+  Keep(record);
   progress_.Show(record);
 }
 
 void RunFolder::Record(const CheckpointRecord& record) {
-  log_.Write(record);
+  log_->Write(record);
   progress_.Show(record);
 }
 
 void RunFolder::Save(const TrainingSession& session, Communicator* world) const {
   SaveWeights(session, Weights(), Steps(), world);
-  WriteText(folder_ / "loss.svg", LossPicture(metrics_, title_));
+  WriteText(folder_ / "loss.svg", LossPicture(ReadMetrics(Log(), step_, kMostPoints), title_));
 }
 
 }  // namespace weir

@@ -32,7 +32,7 @@ std::vector<FlagChange> FlagChanges(const std::string& then, const std::string& 
 // "--steps: 3 then, 4 now"
 std::vector<std::string> ConfigChanges(const std::string& then, const std::string& now);
 
-// What rank 0 alone writes of a run, and the progress that it reports.
+// What rank 0 alone writes of a run, and the progress that it reports. Of what it wrote it keeps nothing: runs are long.
 class RunFolder {
  public:
   // `resumed`: the step that the run goes on after. `events`: TensorBoard event files are written too.
@@ -43,15 +43,20 @@ class RunFolder {
   void Record(const CheckpointRecord& record);
   void Save(const TrainingSession& session, Communicator* world) const;
   std::filesystem::path Weights() const { return folder_ / "weights.safetensors"; }
-  int64_t Steps() const { return metrics_.steps.empty() ? 0 : metrics_.steps.back().step; }
-  int64_t Evaluated() const { return metrics_.evaluations.empty() ? -1 : metrics_.evaluations.back().step; }  // the last step that was
+  int64_t Steps() const { return step_; }
+  int64_t Evaluated() const { return evaluated_; }  // the last step that was; -1 = none
 
  private:
+  std::filesystem::path Log() const { return folder_ / "metrics.jsonl"; }
+  // As the last one, and in the event file.
+  void Keep(const StepRecord& record);
+  void Keep(const EvalRecord& record);
+
   std::filesystem::path folder_;
   std::string title_;
-  Metrics metrics_;
-  MetricsLog log_;
+  int64_t step_ = 0, evaluated_ = -1;
   std::optional<EventFile> events_;
+  std::optional<MetricsLog> log_;
   Progress progress_;
 };
 

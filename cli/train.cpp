@@ -347,7 +347,9 @@ int DryRun(TrainFlags& flags, int64_t world) {
   passes.CheckNames();
   SpecializeShapes(*graph, flags.trainer.micro_batch, SequenceOfRank(training.layout, flags.trainer.sequence));
   PlaceOnHost(*graph, training, passes);
-  std::cout << flags.config << "\n" << PlanTable(MakePlan(*graph, ParseDevice(flags.run.device)));
+  Plan plan = MakePlan(*graph, ParseDevice(flags.run.device));
+  ReserveStaging(*graph, plan, StagingBytes(flags.checkpoints.staging(), *graph, training.layout, 0));
+  std::cout << flags.config << "\n" << PlanTable(plan);
   std::cerr << "dry run: " << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << world << " ranks\n";
   return kExitOk;
 }

@@ -31,6 +31,12 @@ Share ShareOfHolder(int64_t rows, int64_t elements, const Holders& holders, int6
 
 }  // namespace
 
+// Named by where the ranks that hold the same shard are.
+const char* ShardGroupOf(const Value& parameter) {
+  const std::string& shared_by = parameter.parameter->shared_by;
+  return shared_by == "replica" ? "expert" : shared_by == "vocabulary_replica" ? "vocabulary" : "world";
+}
+
 int64_t RowsOf(const Value& parameter) {
   const Dims dims = WholeDims(parameter);
   return dims.empty() ? 1 : dims[0];
@@ -55,10 +61,11 @@ std::vector<SavedRows> RowsToSave(const std::vector<const Value*>& parameters, c
   return saved;
 }
 
-int64_t StagingBytes(Staging staging, const std::vector<const Value*>& parameters, const Layout& layout, int64_t rank) {
+int64_t StagingBytes(Staging staging, const Graph& graph, const Layout& layout, int64_t rank) {
   if (staging == Staging::kNone) return 0;
+  const auto parameters = graph.ValuesWithRole(Role::kParameter);
   int64_t bytes = 0;
-  for (const SavedRows& rows : RowsToSave(parameters, layout, rank)) bytes += BytesOf(DType::kFloat32, rows.elements());
+  for (const SavedRows& rows : RowsToSave({parameters.begin(), parameters.end()}, layout, rank)) bytes += BytesOf(DType::kFloat32, rows.elements());
   return staging == Staging::kSnapshot ? bytes : std::min(bytes, kChunksBytes);
 }
 

@@ -30,8 +30,11 @@ struct SavedRows {
 std::vector<SavedRows> RowsToSave(const std::vector<const Value*>& parameters, const Layout& layout, int64_t rank);
 
 // Bytes that `staging` takes on a rank, and their place in a plan of `graph`: the value that is there (kNone: nullptr).
-int64_t StagingBytes(Staging staging, const std::vector<const Value*>& parameters, const Layout& layout, int64_t rank);
+int64_t StagingBytes(Staging staging, const Graph& graph, const Layout& layout, int64_t rank);
 const Value* ReserveStaging(Graph& graph, Plan& plan, int64_t bytes);
+
+// The group whose shards make up the whole of a sharded parameter.
+const char* ShardGroupOf(const Value& parameter);
 
 // Rows of axis 0 of all of a parameter (1 for a scalar), and elements of one.
 int64_t RowsOf(const Value& parameter);

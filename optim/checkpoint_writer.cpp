@@ -1,5 +1,7 @@
 #include "optim/checkpoint_writer.h"
 
+#include <signal.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -30,6 +32,16 @@ std::string ShardName(int64_t rank, int64_t ranks) {
   return Format("state-%05lld-of-%05lld.safetensors", static_cast<long long>(rank + 1), static_cast<long long>(ranks));
 }
 std::string NoteName(int64_t rank) { return Format("rank-%05lld.json", static_cast<long long>(rank + 1)); }
+
+// Signals go to the thread that answers them, and interrupt no write of this one.
+std::thread WithoutSignals(std::function<void()> body) {
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_BLOCK, &all, &before);
+  std::thread thread(std::move(body));
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return thread;
+}
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -121,7 +133,7 @@ void CheckpointWriter::Start(const CheckpointState& state) {
   }
   ring_ = std::make_unique<StagingRing>(memory);
   stage_ = Stage::kWriting;
-  thread_ = std::thread([this] { Run(); });
+  thread_ = WithoutSignals([this] { Run(); });
   try {
     Fill();
   } catch (...) {

@@ -1,46 +1,13 @@
 #include "optim/export.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cmath>
 #include <set>
 
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph_passes/dequantize.h"
 #include "importer/importer.h"
-#include "importer/safetensors.h"
 
 namespace weir {
-
-void AwaitTogether(std::future<void> work, Communicator* world) {
-  constexpr auto kMeet = std::chrono::milliseconds(500);
-  for (bool all = world == nullptr; !all;) {
-    const bool done = !work.valid() || work.wait_for(kMeet) == std::future_status::ready;
-    const auto ranks = world->GatherValues(char{done}, {"AwaitTogether", "files of rank 0"});
-    all = std::ranges::all_of(ranks, [](char rank) { return rank != 0; });
-  }
-  if (work.valid()) work.get();
-}
-
-void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world) {
-  std::map<std::string, TensorDataPtr> tensors;
-  for (const Value* parameter : session.parameters()) {
-    const std::vector<float> whole = session.Whole(*parameter, session.Data(*parameter));
-    WEIR_CHECK(std::ranges::all_of(whole, [](float v) { return std::isfinite(v); }), ErrorCode::kDeviceError,
-               "parameter '", parameter->name, "' holds NaN or infinity, so no weights are saved; lower --learning-rate");
-    if (session.rank() != 0) continue;
-    const auto values = ToSourceLayout(*parameter, whole, /*framework=*/true);
-    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
-      tensors[piece.tensor] = TensorData::Owned(piece.dtype, piece.dims, EncodeFloats(values.at(piece.tensor), piece.dtype));
-    }
-  }
-  std::future<void> writing;
-  if (session.rank() == 0) {
-    writing = std::async(std::launch::async, [&] { WriteSafetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}}); });
-  }
-  AwaitTogether(std::move(writing), world);
-}
 
 std::string LostInExport(const Graph& canonical) {
   std::set<std::string> lost;

@@ -11,7 +11,8 @@ namespace weir {
 
 // Trained weights as safetensors under the framework's names (the file's initializer names where those
 // are not known) and layouts, in each tensor's file dtype; tied weights once. Atomic. Every rank calls it,
-// rank 0 writes; with `world` the others wait for it, however long it takes.
+// rank 0 writes, 16 MiB at a time where the tensor's rows are the parameter's, else one tensor at a time; with `world` the others
+// wait for it, however long it takes.
 void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world = nullptr);
 
 // Returns when `work`, invalid on ranks that have none, is done on all ranks, or throws its error. They meet every half

@@ -70,42 +70,53 @@ EvalRecord EvaluationOf(const nlohmann::json& json) {
           .ms = Number(json, "eval_ms"), .time = Number(json, "time")};
 }
 
-// Sets `bytes` to how far the file is what it should be.
-Metrics Parse(const std::filesystem::path& file, int64_t step, int64_t& bytes) {
-  Metrics metrics;
+// Returns how far, in bytes, the file is what it should be.
+int64_t Visit(const std::filesystem::path& file, int64_t step, const MetricsVisitor& visitor) {
   std::ifstream in(file);
-  bytes = 0;
+  int64_t bytes = 0;
   for (std::string line; std::getline(in, line);) {
     if (in.eof()) break;  // no line end: half written
     const auto json = nlohmann::json::parse(line, nullptr, false);
     try {  // a line that is none of ours stays where it is
       if (json.is_object() && json.value("step", int64_t{0}) > step) break;
       if (json.is_object() && json.contains("eval_loss")) {
-        metrics.evaluations.push_back(EvaluationOf(json));
+        visitor.evaluation(EvaluationOf(json));
       } else if (json.is_object() && json.contains("step") && !json.contains("checkpoint_bytes")) {
-        metrics.steps.push_back(StepOf(json));
+        visitor.step(StepOf(json));
       }
     } catch (const nlohmann::json::exception&) {  // NOLINT(bugprone-empty-catch): a field of another type
     }
     bytes += static_cast<int64_t>(line.size()) + 1;
   }
-  return metrics;
+  return bytes;
 }
 
 }  // namespace
 
-Metrics ReadMetrics(const std::filesystem::path& file, int64_t step) {
-  int64_t bytes = 0;
-  return Parse(file, step, bytes);
+Metrics ReadMetrics(const std::filesystem::path& file, int64_t step, int64_t most) {
+  Metrics metrics;
+  int64_t stride = 1, seen = 0;
+  Visit(file, step,
+        {.step =
+             [&](const StepRecord& record) {
+               if (seen++ % stride != 0) return;
+               if (std::ssize(metrics.steps) == most) {  // every second of them goes
+                 stride *= 2;
+                 size_t kept = 0;
+                 std::erase_if(metrics.steps, [&](const StepRecord&) { return kept++ % 2 != 0; });
+                 if ((seen - 1) % stride != 0) return;
+               }
+               metrics.steps.push_back(record);
+             },
+         .evaluation = [&](const EvalRecord& record) { metrics.evaluations.push_back(record); }});
+  return metrics;
 }
 
-Metrics ContinueMetrics(const std::filesystem::path& file, int64_t step) {
-  int64_t kept = 0;
-  Metrics metrics = Parse(file, step, kept);
+void ContinueMetrics(const std::filesystem::path& file, int64_t step, const MetricsVisitor& visitor) {
+  const int64_t kept = Visit(file, step, visitor);
   std::error_code error;
   if (std::filesystem::exists(file, error)) std::filesystem::resize_file(file, static_cast<uintmax_t>(kept), error);
   WEIR_CHECK(!error, ErrorCode::kIoError, "cannot write on in '", file.string(), "': ", error.message());
-  return metrics;
 }
 
 std::vector<std::pair<std::string, double>> Scalars(const StepRecord& r) {

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <functional>
 #include <iosfwd>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -137,11 +138,18 @@ struct Metrics {
   std::vector<EvalRecord> evaluations;
 };
 
-// The records of a metrics.jsonl up to `step`. A line that is half written ends them.
-Metrics ReadMetrics(const std::filesystem::path& file, int64_t step);
+// The records of a metrics.jsonl up to `step`. A line that is half written ends them. Of more than `most` steps evenly spread
+// ones, at least half as many.
+Metrics ReadMetrics(const std::filesystem::path& file, int64_t step, int64_t most = std::numeric_limits<int64_t>::max());
 
-// The same; the file is cut after them, so that a resumed run writes on.
-Metrics ContinueMetrics(const std::filesystem::path& file, int64_t step);
+// What is done with each record, in order.
+struct MetricsVisitor {
+  std::function<void(const StepRecord&)> step;
+  std::function<void(const EvalRecord&)> evaluation;
+};
+
+// Visits the same records; the file is cut after them, so that a resumed run writes on.
+void ContinueMetrics(const std::filesystem::path& file, int64_t step, const MetricsVisitor& visitor);
 
 // What event files call the numbers of a record.
 std::vector<std::pair<std::string, double>> Scalars(const StepRecord& record);

@@ -34,12 +34,6 @@ int64_t FirstElement(const Value& parameter) {
   return shard ? shard->first * (NumElements(WholeDims(parameter)) / shard->total) : 0;
 }
 
-// Whose shards make up the whole, where these ranks hold the same one.
-const char* ShardGroup(const Value& parameter) {
-  const std::string& shared_by = parameter.parameter->shared_by;
-  return shared_by == "replica" ? "expert" : shared_by == "vocabulary_replica" ? "vocabulary" : "world";
-}
-
 void FillParameter(const Graph& graph, const Value& parameter, const InitOptions& init,
                    std::span<float> out) {
   if (HasAllData(graph, parameter)) {
@@ -111,12 +105,12 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
 }
 
 int64_t TrainingSession::BytesOfStaging(const Placement& place) const {
-  const int64_t bytes = StagingBytes(place.staging, parameters_, layout_, rank());
+  const int64_t bytes = StagingBytes(place.staging, *graph_, layout_, rank());
   if (place.staging != Staging::kSnapshot) return bytes;
   const HostMemory memory = ReadHostMemory();
   int fits = memory.available < 0 || (HostBytes(plan_) + bytes) * place.local_ranks <= memory.available / 10 * 9 ? 1 : 0;
   if (communicator_ != nullptr) fits = std::ranges::min(communicator_->GatherValues(fits, {"GatherValues", "snapshot fits"}));
-  return fits != 0 ? bytes : StagingBytes(Staging::kChunks, parameters_, layout_, rank());
+  return fits != 0 ? bytes : StagingBytes(Staging::kChunks, *graph_, layout_, rank());
 }
 
 // Every rank asks before any takes.
@@ -353,7 +347,7 @@ std::vector<float> TrainingSession::Whole(const Value& parameter, std::span<cons
   const Dims dims = WholeDims(parameter);
   std::vector<float> whole(static_cast<size_t>(NumElements(dims)));
   const CollectiveName name = {"GatherShards", parameter.name};
-  Communicator& group = communicator_->Group(ShardGroup(parameter));
+  Communicator& group = communicator_->Group(ShardGroupOf(parameter));
   const auto bytes = group.GatherValues(static_cast<int64_t>(own.size_bytes()), name);
   group.AllGatherV(std::as_bytes(own), std::as_writable_bytes(std::span(whole)), bytes, name);
   return whole;

@@ -12,6 +12,8 @@
 #include <nlohmann/json.hpp>
 
 #include "graph/error.h"
+#include "importer/safetensors.h"
+#include "optim/checkpoint.h"
 #include "tests/slurp.h"
 
 namespace weir {
@@ -33,7 +35,7 @@ class Resume : public testing::Test {
   std::string Command(const std::string& out, const std::string& more) const {
     return WEIR_PROGRAM " train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --data " +
            (folder_ / "text.txt").string() + " --out " + (folder_ / out).string() +
-           " --sequence 32 --micro-batch 2 --learning-rate 3e-3 --save-every 3 " + more;
+           " --sequence 32 --micro-batch 2 --learning-rate 3e-3 " + (more.find("--save-every") == std::string::npos ? "--save-every 3 " : "") + more;
   }
   struct Outcome {
     int code;
@@ -244,6 +246,65 @@ TEST_F(Resume, ASignalDuringAnEvaluationSavesAndStops_SAV08) {
   }
 }
 
+// Every step is saved, so that the signal comes while one is: it is whole, and the last step is saved too.
+TEST_F(Resume, ASignalDuringASaveSavesTheLastStep_SAV08) {
+  ASSERT_EQ(Train("whole", "--steps 60").code, 0);
+  int lines = 4;
+  for (const char* flags : {"", " --save-async off", " --ranks 2 --threads 1"}) {
+    fs::remove_all(folder_ / "parts");
+    for (const int signal : {SIGTERM, SIGUSR1}) {
+      const int status = Interrupt("parts", StrCat("--steps 60 --save-every 1 --resume auto", flags), lines, signal);
+      ASSERT_TRUE(WIFEXITED(status)) << flags;
+      if (Lines("parts") == 60) continue;
+      EXPECT_EQ(WEXITSTATUS(status), 75) << flags;
+      EXPECT_TRUE(fs::exists(folder_ / "parts/checkpoints" / CheckpointName(Lines("parts")) / "checkpoint.json")) << flags;
+      lines += 9;
+    }
+    ASSERT_EQ(Train("parts", StrCat("--steps 60 --save-every 1 --resume auto", flags)).code, 0);
+    if (std::string(flags).find("ranks") == std::string::npos) ExpectSame("whole", "parts");
+  }
+}
+
+TEST_F(Resume, TellsWhatACheckpointCostAndPlansItsMemory) {
+  const Outcome outcome = Train("run", "--steps 7");
+  ASSERT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_NE(outcome.text.find("step 3/7  checkpoint: steps waited 0."), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("% of the time since the last), written in "), std::string::npos) << outcome.text;
+  std::vector<int64_t> steps;
+  std::ifstream file(folder_ / "run/metrics.jsonl");
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (!json.contains("checkpoint_bytes")) continue;
+    steps.push_back(json["step"]);
+    EXPECT_GT(json["checkpoint_bytes"].get<int64_t>(), 1000000);
+    EXPECT_GE(json["checkpoint_share"].get<double>(), 0);
+  }
+  EXPECT_EQ(steps, (std::vector<int64_t>{3, 6, 7}));
+  // 12 bytes of each parameter.
+  const auto plan = nlohmann::json::parse(Slurp(folder_ / "run/plan.json"));
+  int64_t parameters = 0;
+  for (const auto& [name, data] : ReadSafetensors(folder_ / "run/weights.safetensors").tensors) parameters += data->elements();
+  EXPECT_EQ(plan["host_arena_bytes"].get<int64_t>(), (12 * parameters + 255) / 256 * 256);
+  EXPECT_EQ(plan["host_ledger"]["checkpoints"], plan["host_arena_bytes"]);
+  EXPECT_EQ(Slurp(folder_ / "run/checkpoints" / CheckpointName(7) / "plan.json"), Slurp(folder_ / "run/plan.json"));
+  EXPECT_EQ(Slurp(folder_ / "run/checkpoints" / CheckpointName(7) / "config.ini"), Slurp(folder_ / "run/config.ini"));
+  const std::string planned = WEIR_PROGRAM " plan " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 32 --micro-batch 2 "
+                              "--save-async on --json >" + (folder_ / "plan.json").string();
+  ASSERT_EQ(std::system(planned.c_str()), 0);
+  EXPECT_EQ(nlohmann::json::parse(Slurp(folder_ / "plan.json"))["host_arena_bytes"], plan["host_arena_bytes"]);
+  const Outcome dry = Train("dry", "--steps 7 --dry-run");
+  EXPECT_NE(dry.text.find("checkpoint staging"), std::string::npos) << dry.text;
+}
+
+TEST_F(Resume, RoomIsCheckedBeforeTheFirstStep_SAV07) {
+  const Outcome outcome = Train("run", "--steps 7 --keep 1000000000");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.text.find("are to be written; lower --keep or give another --out"), std::string::npos) << outcome.text;
+  EXPECT_EQ(Lines("run"), 0);
+  EXPECT_EQ(Train("run", "--steps 7 --keep 1").code, 0);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "run/checkpoints"), {}), 1);
+}
+
 TEST_F(Resume, SaysWhichFlagsChanged) {
   ASSERT_EQ(Train("run", "--steps 3").code, 0);
   const Outcome outcome = Train("run", "--steps 4 --weight-decay 0.25 --resume auto");
@@ -281,7 +342,7 @@ TEST_F(Resume, WrongValuesAreWrongUse) {
   for (const char* flags : {"--resume maybe", "--keep 0", "--save-every -1", "--keep-every -2", "--leaves 0", "--unit-rows -1",
                             "--save-every 0 --keep-every 3", "--expert-parallel 2", "--chunk-tokens -5", "--max-chunks 3", "--lambda 0",
                             "--alpha 0.5", "--min-rows 0", "--max-foreign -1", "--trace-step 9999", "--eval-every 3",
-                            "--eval-every -1 --eval-data x", "--eval-batches -1 --eval-data x", "--data other.txt:0.5", "--data a:0"}) {
+                            "--eval-every -1 --eval-data x", "--save-async maybe", "--eval-batches -1 --eval-data x", "--data other.txt:0.5", "--data a:0"}) {
     EXPECT_EQ(Train("wrong", flags).code, 2) << flags;
   }
   EXPECT_FALSE(fs::exists(folder_ / "wrong"));

@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "graph/error.h"
 #include "importer/safetensors.h"
 #include "tests/slurp.h"
 
@@ -284,6 +285,27 @@ TEST_F(TrainRanks, RefuseDifferentFlagsOnOtherRanks) {
   EXPECT_NE((first.text + second.text).find("rank 1 was started with other flags than rank 0:\n  --"), std::string::npos)
       << first.text << second.text;
   EXPECT_NE((first.text + second.text).find("--steps: 3 on rank 0, 2 here"), std::string::npos) << first.text << second.text;
+}
+
+// Two machines, each with a folder of its own.
+TEST_F(TrainRanks, CheckpointsNeedAFolderThatAllRanksShare_SAV02) {
+  const std::string common = "WORLD_SIZE=2 WEIR_RENDEZVOUS=" + (folder_ / "rendezvous").string();
+  const auto train = [&](int rank) {
+    const fs::path home = folder_ / std::to_string(rank), log = folder_ / StrCat(rank, ".log");
+    fs::create_directories(home);
+    const std::string command = StrCat("cd ", home.string(), " && RANK=", rank, " ", common, " " WEIR_PROGRAM " train " WEIR_SOURCE_DIR
+                                       "/models/mixtral/dynamo18_batched_mm_eager.onnx --data ", (folder_ / "text.txt").string(),
+                                       " --data-format text --sequence 16 --threads 1 --steps 2 --save-every 1 --out run >", log.string(), " 2>&1");
+    return std::system(command.c_str());
+  };
+  int other = 0;
+  std::thread second([&] { other = train(1); });
+  const int first = train(0);
+  second.join();
+  EXPECT_NE(first, 0);
+  EXPECT_NE(other, 0);
+  const std::string text = Slurp(folder_ / "0.log") + Slurp(folder_ / "1.log");
+  EXPECT_NE(text.find("rank 1 does not find 'run/checkpoints', which rank 0 has made"), std::string::npos) << text;
 }
 
 TEST_F(TrainRanks, NameTheRankThatDoesNotCome) {

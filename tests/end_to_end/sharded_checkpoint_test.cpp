@@ -235,7 +235,7 @@ TEST_F(ShardedCheckpoint, IsOfItsStepWhileTheNextOnesChangeEverything) {
     Run(
         spread,
         [&](TrainingSession& session) {
-          const int64_t all = StagingBytes(Staging::kSnapshot, session.parameters(), session.layout(), session.rank());
+          const int64_t all = StagingBytes(Staging::kSnapshot, session.graph(), session.layout(), session.rank());
           EXPECT_EQ(std::ssize(session.staging()), all);
           EXPECT_GE(session.plan().host_ledger.at("checkpoints"), all);
           EXPECT_GE(session.plan().host_arena_bytes, all);

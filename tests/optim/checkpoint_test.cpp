@@ -262,7 +262,8 @@ TEST_F(CheckpointTest, MetricsGoOnWhereTheCheckpointWas) {
     for (int64_t step = 1; step <= 3; ++step) log.Write(StepRecord{.step = step, .loss = 0.1 * static_cast<double>(step), .tokens = 7 * step});
   }
   std::ofstream(file, std::ios::app) << R"({"step": 4, "lo)";
-  const auto records = ContinueMetrics(file, 2).steps;
+  std::vector<StepRecord> records;
+  ContinueMetrics(file, 2, {.step = [&](const StepRecord& record) { records.push_back(record); }, .evaluation = {}});
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[1].loss, 0.1 * 2);
   EXPECT_EQ(records[1].tokens, 14);
@@ -280,8 +281,21 @@ TEST_F(CheckpointTest, MetricsOutliveALineThatIsNoneOfTheirs) {
   MetricsLog(file).Write(StepRecord{.step = 1});
   std::ofstream(file, std::ios::app) << "garbage\n{\"step\": \"five\"}\n";
   MetricsLog(file).Write(StepRecord{.step = 2});
-  EXPECT_EQ(ContinueMetrics(file, 2).steps.size(), 2u);
+  int steps = 0;
+  ContinueMetrics(file, 2, {.step = [&](const StepRecord&) { ++steps; }, .evaluation = {}});
+  EXPECT_EQ(steps, 2);
   EXPECT_EQ(ReadMetrics(file, 2).steps.size(), 2u);
+}
+
+TEST_F(CheckpointTest, MetricsOfALongRunAreReadThinned) {
+  const fs::path file = folder_ / "metrics.jsonl";
+  MetricsLog log(file);
+  for (int64_t step = 1; step <= 100; ++step) log.Write(StepRecord{.step = step});
+  log.Write(CheckpointRecord{.step = 100, .bytes = 5});
+  EXPECT_EQ(ReadMetrics(file, 100).steps.size(), 100u);
+  std::vector<int64_t> steps;
+  for (const StepRecord& record : ReadMetrics(file, 100, 8).steps) steps.push_back(record.step);
+  EXPECT_EQ(steps, (std::vector<int64_t>{1, 17, 33, 49, 65, 81, 97}));
 }
 
 TEST_F(CheckpointTest, WhatIsNotFiniteIsNeverSaved) {
