@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string_view>
 
 #include "graph/error.h"
@@ -13,6 +14,10 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr int64_t kNotPredicted = -100;
+const std::vector<std::string> kKeys = {"input_ids", "labels", "prompt", "completion"};
+const std::vector<std::string> kNotes = {"id", "text", "source", "meta"};  // passed over
+
+bool Has(const std::vector<std::string>& names, const std::string& name) { return std::ranges::find(names, name) != names.end(); }
 
 class JsonlTokens : public TokenFile {
  public:
@@ -64,9 +69,38 @@ class JsonlTokens : public TokenFile {
     return ids;
   }
 
-  void AddLine(int64_t line, std::string_view text) {
-    const Json object = Json::parse(text, nullptr, false);
+  // The line's object. Of a key that comes twice the parser would keep one.
+  Json Parse(int64_t line, std::string_view text) const {
+    std::set<std::string> keys;
+    std::string twice;
+    const Json object = Json::parse(text, [&](int depth, Json::parse_event_t event, const Json& key) {
+      if (event == Json::parse_event_t::key && depth == 1 && !keys.insert(key.get<std::string>()).second) twice = key.get<std::string>();
+      return true;
+    }, false);
     if (!object.is_object()) Fail(line, "no JSON object; was the file cut short?");
+    if (!twice.empty()) Fail(line, "the key \"", twice, "\" comes twice");
+    return object;
+  }
+
+  // A key passed over in silence would train on something else than was meant.
+  void CheckKeys(int64_t line, const Json& object) const {
+    for (const auto& [key, value] : object.items()) {
+      if (Has(kKeys, key) || Has(kNotes, key)) continue;
+      if (key.find("weight") != key.npos || key.find("mask") != key.npos)
+        Fail(line, "\"", key, "\" is not read: tokens have no weights or masks but \"labels\", which are -100 where nothing is to be predicted; leave \"", key, "\" out");
+      const std::string nearest = NearestName(key, kKeys);
+      Fail(line, "unknown key \"", key, "\"", nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?"),
+           "; read are \"prompt\" and \"completion\", or \"input_ids\" and \"labels\"; passed over are \"id\", \"text\", \"source\" and \"meta\"");
+    }
+    const bool parts = object.contains("prompt") || object.contains("completion");
+    for (const char* key : {"input_ids", "labels"}) {
+      if (parts && object.contains(key)) Fail(line, "\"", key, "\" beside \"prompt\" or \"completion\": give \"prompt\" and \"completion\", or \"input_ids\" and \"labels\"");
+    }
+  }
+
+  void AddLine(int64_t line, std::string_view text) {
+    const Json object = Parse(line, text);
+    CheckKeys(line, object);
     starts_.push_back(std::ssize(ids_));
     lines_.push_back(line);
     if (object.contains("prompt") || object.contains("completion")) {

@@ -10,7 +10,8 @@ namespace weir {
 //   {"prompt": [ids], "completion": [ids]}     the completion alone is predicted
 //   {"input_ids": [ids], "labels": [ids]}      labels[i] = input_ids[i], or -100 where it is not to be predicted;
 //                                              without "labels" all are
-// Other keys are passed over, blank lines too. Held in memory, five bytes a token. Throws InvalidArgument naming the line.
+// "id", "text", "source" and "meta" are passed over, blank lines too; any other key, and one that comes twice, is refused.
+// Held in memory, five bytes a token. Throws InvalidArgument naming the line.
 std::unique_ptr<TokenFile> OpenJsonl(const std::filesystem::path& path);
 
 }  // namespace weir

@@ -349,6 +349,23 @@ TEST_F(Jsonl, SaysWhichLineIsWrong) {
   EXPECT_NE(Refusal("{\"prompt\": [1, 2], \"completion\": []}").find("no token is to be predicted"), std::string::npos);
 }
 
+TEST_F(Jsonl, RefusesKeysThatItDoesNotRead) {
+  for (const char* key : {"loss_weights", "weight", "weights", "attention_mask", "loss_mask"}) {
+    const std::string told = Refusal(StrCat("{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 2], \"", key, "\": [0, 1]}"));
+    EXPECT_NE(told.find(StrCat("line 2: \"", key, "\" is not read")), std::string::npos) << told;
+  }
+  EXPECT_NE(Refusal("{\"input_ids\": [1], \"lables\": [1]}").find("unknown key \"lables\"; did you mean \"labels\"?"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1], \"token_type_ids\": [1]}").find("unknown key \"token_type_ids\"; "), std::string::npos);
+  EXPECT_NE(Refusal("{\"prompt\": [1], \"completion\": [2], \"input_ids\": [3]}").find("\"input_ids\" beside \"prompt\""), std::string::npos);
+  EXPECT_NE(Refusal("{\"prompt\": [1], \"completion\": [2], \"labels\": [3]}").find("\"labels\" beside \"prompt\""), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1], \"input_ids\": [2]}").find("the key \"input_ids\" comes twice"), std::string::npos);
+}
+
+TEST_F(Jsonl, PassesNotesOver) {
+  const auto path = Lines("{\"id\": 7, \"text\": \"a\", \"source\": \"b\", \"meta\": {\"weights\": 1, \"id\": 2}, \"input_ids\": [1, 2]}");
+  EXPECT_EQ(ReadAll(*OpenTokenFiles(path, {})[0]), (std::vector<int64_t>{1, 2}));
+}
+
 TEST_F(Jsonl, NamesTheLineOfAnIdOutsideTheVocabulary_DAT01) {
   const auto files = OpenTokenFiles(Lines("{\"input_ids\": [1, 2]}\n\n{\"prompt\": [3], \"completion\": [4, 50]}\n"), {});
   const std::string message = Message([&] { CheckTokenRange(*files[0], 50); });
