@@ -159,7 +159,7 @@ RankEnvironment ReadRankEnvironment(const Variables& variables) {
   RankEnvironment& e = *found;
   WEIR_CHECK(e.rank < e.world && e.local_rank < e.local_size && e.local_size <= e.world, ErrorCode::kInvalidArgument, e.launcher,
              " says rank ", e.rank, " of ", e.world, ", local rank ", e.local_rank, " of ", e.local_size,
-             ", which cannot be; look at the environment variables in the table of --help");
+             ", which cannot be; the environment variables are listed at the end of `weir help --markdown` (docs/cli.md)");
   if (e.world > 1) ReadAddress(env, e);
   return e;
 }

@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/load_model.h"
 #include "cli/options.h"
+#include "cli/rank_flags.h"
 
 namespace weir {
 namespace {
@@ -31,8 +32,8 @@ std::array<int64_t, 3> ParseSize(const std::string& text) {
     if (parts == 3 || value <= 0 || used != part.size()) throw UsageError("--size " + text + " is not N or MxNxK");
     size[static_cast<size_t>(parts)] = value;
   }
-  if (parts == 1) return {size[0], size[0], size[0]};
-  if (parts != 3) throw UsageError("--size " + text + " is not N or MxNxK");
+  if (parts == 1 && !text.ends_with('x')) return {size[0], size[0], size[0]};
+  if (parts != 3 || text.ends_with('x')) throw UsageError("--size " + text + " is not N or MxNxK");
   return size;
 }
 
@@ -46,7 +47,7 @@ std::vector<int64_t> ParseShape(const std::string& text, const std::string& name
     if (shape.back() <= 0) throw UsageError("--shape " + text + " is not " + names);
   }
   const auto wanted = std::count(names.begin(), names.end(), ',') + 1;
-  if (std::ssize(shape) != wanted) throw UsageError("--shape " + text + " is not " + names);
+  if (std::ssize(shape) != wanted || text.ends_with(',')) throw UsageError("--shape " + text + " is not " + names);
   return shape;
 }
 
@@ -86,7 +87,7 @@ int BenchCommand(int argc, const char* const* argv) {
     std::cout << "\n";
     return BenchStep(2, step_help);
   }
-  if (options.threads < 0 || options.threads > 1024) throw UsageError("--threads must be 0..1024");
+  CheckThreads(options.threads);
   if (options.repeats < 1) throw UsageError("--repeats must be positive");
   if (subject == "rows") {
     rows.device = ChosenDevice(values["device"].as<std::string>());

@@ -9,6 +9,7 @@
 #include "cli/dispatch_flags.h"
 #include "cli/load_model.h"
 #include "cli/rank_flags.h"
+#include "graph/error.h"
 #include "graph/layout.h"
 
 namespace weir {
@@ -30,6 +31,7 @@ void CheckSizes(const DispatchBenchOptions& bench) {
     if (size < 1) throw UsageError("--tokens, --hidden, --expert-width, --top-k, --leaves and --unit-rows must be positive");
   }
   if (bench.experts < bench.expert_parallel) throw UsageError("--experts must be at least --expert-parallel");
+  if (bench.top_k > bench.experts) throw UsageError(StrCat("--top-k ", bench.top_k, " must not exceed --experts ", bench.experts, ": a token's routes go to different experts"));
   if (bench.repeats < 1) throw UsageError("--repeats must be positive");
 }
 
@@ -89,7 +91,7 @@ int BenchDispatch(int argc, const char* const* argv) {
   bench.max_foreign = dispatch.stream.max_foreign;
   if (precision != "float32" && precision != "bfloat16") throw UsageError("--precision must be float32 or bfloat16");
   bench.dtype = precision == "float32" || device == "cpu" ? DType::kFloat32 : DType::kBFloat16;
-  if (threads < 0 || threads > 1024) throw UsageError("--threads must be 0..1024");
+  CheckThreads(threads);
   CheckSizes(bench);
   ParseSkew(skew, bench);
   std::vector<std::string> arguments = {"weir", "bench"};

@@ -48,6 +48,7 @@ int BenchHeadCommand(int argc, const char* const* argv) {
   if (options.tokens < 1 || options.channels < 1 || options.vocabulary < 1 || options.strip < 1 || options.repeats < 1) {
     throw UsageError("--tokens, --channels, --vocabulary, --strip and --repeats must be positive");
   }
+  CheckThreads(threads);
   if (precision != "float32" && precision != "bfloat16") throw UsageError("--precision must be float32 or bfloat16");
   ranks.Check();
   const RankEnvironment environment = PlaceAmongRanks(ranks);

@@ -66,7 +66,7 @@ int BenchMachine(int argc, const char* const* argv) {
     return kExitOk;
   }
   if (flags.precision != "float32" && flags.precision != "bfloat16") throw UsageError("--precision must be float32 or bfloat16");
-  if (flags.threads < 0 || flags.threads > 1024) throw UsageError("--threads must be 0..1024");
+  CheckThreads(flags.threads);
   ranks.Check();
   if (flags.precision == "float32") flags.bench.dtype = DType::kFloat32;
   if (flags.device == "cpu") MakeSmall(flags.bench);

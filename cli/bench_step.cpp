@@ -115,7 +115,7 @@ int BenchStep(int argc, const char* const* argv) {
     return kExitOk;
   }
   if (bench.steps < 1 || bench.grad_accumulation < 1) throw UsageError("--steps and --grad-accumulation must be positive");
-  if (bench.threads < 0 || bench.threads > 1024) throw UsageError("--threads must be 0..1024");
+  CheckThreads(bench.threads);
   ranks.Check();
   CheckPrecision(bench.training, bench.device);
   const RankEnvironment environment = PlaceAmongRanks(ranks);

@@ -30,7 +30,7 @@ struct Common {
 using Bench = std::function<int(const std::shared_ptr<Device>& device, Communicator* world)>;
 
 int RunOnRanks(Common& common, int argc, const char* const* argv, const std::string& name, const std::string& differs, const Bench& bench) {
-  if (common.threads < 0 || common.threads > 1024) throw UsageError("--threads must be 0..1024");
+  CheckThreads(common.threads);
   common.ranks.Check();
   const RankEnvironment environment = PlaceAmongRanks(common.ranks);
   std::vector<std::string> arguments = {"weir", "bench"};

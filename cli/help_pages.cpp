@@ -45,11 +45,30 @@ std::string Ask(const Page& page, const char* flag) {
   return text.str();
 }
 
+struct Variable {
+  const char *name, *use;
+};
+// As backend/rank_environment.cpp and backend/cuda read them; the first row that is there decides who started a rank.
+constexpr Variable kVariables[] = {
+    {"RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE", "a rank's place, as torchrun sets it, or you do for each rank by hand"},
+    {"OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE", "the same, as mpirun of Open MPI sets it"},
+    {"SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID",
+     "the same, as srun sets it, with the host and port of rank 0"},
+    {"PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS, PMI_JOBID", "the same, as mpirun of MPICH and Intel MPI sets it"},
+    {"MASTER_ADDR, MASTER_PORT", "host and port of rank 0, where all ranks meet; over what the launcher says"},
+    {"WEIR_PORT", "the port alone, over MASTER_PORT"},
+    {"CUDA_VISIBLE_DEVICES", "which GPUs there are: where each rank has one of its own, it takes that one, else the GPU of its local rank"},
+    {"WEIR_LINK", "nccl: the GPUs of one host exchange through NCCL, not by copies"},
+    {"WEIR_NVTX", "any value: ranges for Nsight"},
+};
+
 }  // namespace
 
 std::string MarkdownHelp() {
   std::string text = "# Commands and flags\n\nMade by `weir help --markdown`. Flags are the keys of `--config` files too. Sizes are written as 80GiB.\n";
   for (const Page& page : Pages()) text += "\n## weir " + page.name + "\n" + page.summary + "\n\n" + Ask(page, kHelpMarkdown);
+  text += "\n## Environment\nEnvironment variables that are read. Without those of a launcher a process is alone, or starts --ranks itself.\n\n| variables | |\n|---|---|\n";
+  for (const Variable& variable : kVariables) text += std::string("| `") + variable.name + "` | " + variable.use + " |\n";
   return text;
 }
 
@@ -61,6 +80,8 @@ std::string ManPage(const std::string& version) {
                      ".SH EXIT STATUS\n0 ok, 1 failed, 2 wrong use, 3 over budget, 69 ended because another rank failed, 75 stopped by a signal with a "
                      "checkpoint, 128 + n killed by signal n.\n";
   for (const Page& page : Pages()) text += ".SH weir " + Roff(page.name) + "\n" + Roff(page.summary) + "\n" + Ask(page, kHelpMan);
+  text += ".SH ENVIRONMENT\n";
+  for (const Variable& variable : kVariables) text += ".TP\n" + Roff(variable.name) + "\n" + Roff(variable.use) + "\n";
   return text;
 }
 

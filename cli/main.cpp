@@ -17,7 +17,7 @@ void PrintHelp(std::ostream& out) {
   for (const Command& command : Commands()) {
     out << "  " << command.name << std::string(10 - std::string(command.name).size(), ' ') << command.summary << "\n";
   }
-  out << "\n`weir <command> --help` lists its flags; `weir help --markdown` (or --man) those of all; `weir completion bash` completes them.\n";
+  out << "\n`weir <command> --help` lists its flags; `weir help --markdown` (or --man) those of all, and the environment variables that are read; `weir completion bash` completes them.\n";
 }
 
 // Results go to standard output: one that cannot take them is a failure.

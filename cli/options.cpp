@@ -47,7 +47,11 @@ po::parsed_options ParseConfig(const std::string& path, const po::options_descri
   if (!file || !std::filesystem::is_regular_file(path)) throw UsageError("cannot read config file '" + path + "'");
   po::parsed_options parsed(&all);
   for (const auto& [key, value] : ReadConfig(file, path)) {
-    if (all.find_nothrow(key, false) == nullptr) throw po::unknown_option(key);
+    const auto* known = all.find_nothrow(key, false);
+    if (known == nullptr) throw po::unknown_option(key);
+    if (known->long_name() == "config" || known->long_name() == "help") {
+      throw UsageError("config file '" + path + "': '" + key + "' belongs on the command line; leave it out");
+    }
     parsed.options.emplace_back(key, std::vector<std::string>{value});
   }
   return parsed;
@@ -169,6 +173,17 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
 
 po::typed_value<double>* Real(double& target) {
   return po::value<double>(&target)->default_value(target, Shortest(target));
+}
+
+std::string GivenFlags(std::span<const po::options_description> groups, const po::variables_map& values) {
+  std::string given;
+  for (const auto& group : groups) {
+    for (const auto& option : group.options()) {
+      const auto it = values.find(option->long_name());
+      if (it != values.end() && !it->second.defaulted()) given += " --" + option->long_name();
+    }
+  }
+  return given;
 }
 
 std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values) {

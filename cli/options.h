@@ -1,6 +1,7 @@
 #pragma once
 #include <boost/program_options.hpp>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
 
 // An option of type double whose default prints in the fewest digits that read back exactly.
 po::typed_value<double>* Real(double& target);
+
+// Those of the groups' flags that were given, not left at their defaults: " --strip --bucket".
+std::string GivenFlags(std::span<const po::options_description> groups, const po::variables_map& values);
 
 // The resolved values as a config file that reproduces them.
 std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values);

@@ -12,6 +12,7 @@
 #include "cli/plan_output.h"
 #include "cli/plan_picture.h"
 #include "cli/rank_flags.h"
+#include "cli/run_checkpoints.h"
 #include "cli/sizes.h"
 #include "graph/error.h"
 #include "kernels/pipelined_llep/notices.h"
@@ -25,7 +26,8 @@ constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence that a pictu
 
 struct PlanFlags {
   PlanKnobs knobs;
-  std::string model, device, device_memory, host_memory, machine, html, save_async = "none";
+  CheckpointFlags checkpoints;
+  std::string model, device, device_memory, host_memory, machine, html;
   int64_t token_step = 1024;
   int threads = 0;
   bool max_tokens = false, choose = false, json = false;
@@ -50,21 +52,14 @@ po::options_description Options(PlanFlags& flags) {
                                        "experts_flops, experts_backward_flops, memory_bandwidth, h2d, d2h, link; absent ones are an H200's in bfloat16. Default: that with --device cuda, else this process's cores")
       ("threads", po::value<int>(&flags.threads)->default_value(0),
        "CPU threads of a rank, which workspaces on the CPU grow with; 0 = its share of this machine's cores, all ranks being here")
-      ("save-async", text(flags.save_async)->default_value(flags.save_async),
-       "host memory for train's checkpoints as that flag of train asks for: on a copy of what the rank writes, off 64 MiB; none without --save-every")
       ("html", text(flags.html), "FILE for a picture: bytes by term against tokens, with and without each operator")
       ("json", po::bool_switch(&flags.json), "print every buffer, step, the ledger and all findings as JSON");
   return main;
 }
 
-Staging ParseStaging(const std::string& text) {
-  if (text == "none") return Staging::kNone;
-  if (text != "on" && text != "off") throw UsageError("--save-async must be on, off or none, got " + text);
-  return text == "on" ? Staging::kSnapshot : Staging::kChunks;
-}
-
 void Check(const PlanFlags& flags, const Budgets& budgets) {
   CheckBatch("--micro-batch", flags.knobs.micro_batch, flags.knobs.sequence);
+  CheckThreads(flags.threads);
   if (flags.token_step < 1) throw UsageError("--token-step must be positive");
   if (flags.max_tokens && !budgets.given()) throw UsageError("--max-tokens needs a budget: give --device-memory or --host-memory");
   if (flags.choose && !budgets.given()) throw UsageError("--auto needs a budget: give --device-memory");
@@ -143,10 +138,13 @@ int PlanCommand(int argc, const char* const* argv) {
   PlanFlags flags;
   po::variables_map values;
   if (!ParseOptions(argc, argv, "weir plan MODEL.onnx [--sequence N] [--micro-batch N] [--device-memory 141GB] [--max-tokens] [--auto]",
-                    {Options(flags), flags.knobs.dispatch.Options(), GraphOptions(flags.knobs.training), ModelOptions()}, {"model"}, values)) {
+                    {Options(flags), flags.knobs.dispatch.Options(), flags.checkpoints.PlanOptions(), GraphOptions(flags.knobs.training), ModelOptions()}, {"model"}, values)) {
     return kExitOk;
   }
-  flags.knobs.staging = ParseStaging(flags.save_async);
+  flags.checkpoints.Check();
+  if (!flags.checkpoints.enabled() && !values["save-async"].defaulted()) throw UsageError("--save-async says how checkpoints of --save-every are written: give both");
+  flags.knobs.save_every = flags.checkpoints.save_every;
+  flags.knobs.staging = flags.checkpoints.staging();
   Budgets budgets;
   if (!flags.device_memory.empty()) budgets.device = ParseBytes(flags.device_memory, "--device-memory");
   if (!flags.host_memory.empty()) budgets.host = ParseBytes(flags.host_memory, "--host-memory");

@@ -31,7 +31,8 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("vocab-leaf", a.vocab_leaf, b.vocab_leaf);
   if (base.dispatch.shard_optimizer != knobs.dispatch.shard_optimizer) flags += StrCat(flags.empty() ? "" : " ", "--shard-optimizer");
   add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);
-  if (base.staging != knobs.staging) flags += StrCat(flags.empty() ? "" : " ", "--save-async ", knobs.staging == Staging::kSnapshot ? "on" : "off");
+  add("save-every", base.save_every, knobs.save_every);
+  if (base.staging != knobs.staging && knobs.staging == Staging::kChunks) flags += " --save-async off";  // behind --save-every
   return flags;
 }
 

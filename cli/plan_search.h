@@ -20,6 +20,7 @@ struct PlanKnobs {
   int64_t micro_batch = 1, sequence = 4096;
   DispatchFlags dispatch;
   TrainingOptions training;  // layout.world is the number of ranks; `dispatch` is applied to it
+  int64_t save_every = 0;           // of train, which has `staging` for it
   Staging staging = Staging::kNone;
 };
 

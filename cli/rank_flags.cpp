@@ -102,6 +102,10 @@ int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const 
   return ending.code;
 }
 
+void CheckThreads(int threads) {
+  if (threads < 0 || threads > kMostThreads) throw UsageError(StrCat("--threads must be 0..", kMostThreads));
+}
+
 void SetThreadsOfRank(int threads, int64_t local_ranks) {
   SetCpuThreads(threads > 0 ? threads : std::max(1, CpuThreads() / static_cast<int>(local_ranks)));
 }

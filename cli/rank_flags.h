@@ -37,6 +37,9 @@ struct Ending {
 int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const std::string& device, const std::string& command,
               const std::function<Ending(const Placement&, Communicator*)>& work);
 
+inline constexpr int kMostThreads = 1024;  // of a rank
+void CheckThreads(int threads);  // of --threads: throws UsageError
+
 // Threads of a rank: as asked, or its share of this process's cores.
 void SetRankThreads(int threads, const RankEnvironment& environment);
 // The same before there are ranks, for plans: `local_ranks` share this machine.

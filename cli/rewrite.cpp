@@ -1,3 +1,4 @@
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -13,7 +14,7 @@
 namespace weir {
 namespace {
 
-po::options_description Flags(TrainingOptions& training) {
+po::options_description Flags() {
   po::options_description group("Rewrite");
   group.add_options()
       ("model", po::value<std::string>()->required(), "exported ONNX model")
@@ -21,11 +22,22 @@ po::options_description Flags(TrainingOptions& training) {
       ("inference", po::bool_switch(), "stop at the canonical graph, without loss, backward and optimizer")
       ("batch", po::value<int64_t>(), "bind the rows per micro-batch; with --sequence")
       ("sequence", po::value<int64_t>(), "bind the tokens per row; with --batch")
-      ("log", po::value<std::string>(), "FILE for one line per pass with its matches")
+      ("log", po::value<std::string>(), "FILE for one line per pass with its matches");
+  return group;
+}
+
+po::options_description OptimizerFlags(TrainingOptions& training) {
+  po::options_description group("Optimizer (AdamW)");
+  group.add_options()
       ("decay", po::value<std::string>(&training.decay)->default_value(training.decay), "matrices, dims or all")
       ("weight-decay", Real(training.weight_decay), "of AdamW")
       ("max-norm", Real(training.max_norm), "gradient norm to clip to; 0 = none");
   return group;
+}
+
+void CheckTraining(const TrainingOptions& training) {
+  if (!(training.max_norm >= 0 && std::isfinite(training.max_norm))) throw UsageError("--max-norm must be finite and not negative");
+  if (!(training.weight_decay >= 0 && std::isfinite(training.weight_decay))) throw UsageError("--weight-decay must be finite and not negative");
 }
 
 void Write(const Graph& graph, const std::filesystem::path& path) {
@@ -37,12 +49,15 @@ void Write(const Graph& graph, const std::filesystem::path& path) {
 
 int RewriteCommand(int argc, const char* const* argv) {
   TrainingOptions training;
-  const std::vector<po::options_description> groups = {Flags(training), GraphOptions(training), ModelOptions()};
+  const std::vector<po::options_description> groups = {Flags(), OptimizerFlags(training), GraphOptions(training), ModelOptions()};
   po::variables_map values;
   if (!ParseOptions(argc, argv, "weir rewrite MODEL.onnx -o OUT.onnx [--inference] [--batch B --sequence S]", groups, {"model"},
                     values)) {
     return kExitOk;
   }
+  const std::string unused = values["inference"].as<bool>() ? GivenFlags(std::span(groups).subspan(1, 2), values) : "";
+  if (!unused.empty()) throw UsageError("--inference stops before the training graph, which these flags are of:" + unused + "; leave one or the other out");
+  CheckTraining(training);
   if (values.count("batch") != values.count("sequence")) throw UsageError("--batch and --sequence bind the launch together: give both");
   if (training.host_budget != 0 && values.count("batch") == 0) throw UsageError("--host-budget counts bytes: give --batch and --sequence");
   for (const char* launch : {"batch", "sequence"}) {

@@ -15,6 +15,15 @@ double Seconds(std::chrono::steady_clock::duration time) { return std::chrono::d
 
 }  // namespace
 
+po::options_description CheckpointFlags::PlanOptions() {
+  po::options_description group("Checkpoints of train, in host memory");
+  group.add_options()
+      ("save-every", po::value<int64_t>(&save_every)->default_value(save_every), "as in train: any number of steps above 0 counts the host memory that checkpoints take, term checkpoints; 0 = none")
+      ("save-async", po::value<std::string>(&save_async)->default_value(save_async),
+       "as in train: on counts the copy of what the rank writes, off 64 MiB at most");
+  return group;
+}
+
 po::options_description CheckpointFlags::Options() {
   po::options_description group("Checkpoints");
   group.add_options()
@@ -33,8 +42,11 @@ void CheckpointFlags::Check() const {
   if (save_every < 0) throw UsageError("--save-every must not be negative");
   if (keep < 1) throw UsageError("--keep must be positive");
   if (keep_every < 0) throw UsageError("--keep-every must not be negative");
-  if (save_every == 0 && keep_every > 0) throw UsageError("--keep-every keeps checkpoints of --save-every: give both");
+  const CheckpointFlags unset;  // a config file of a run names every flag: values, not mentions, tell what was asked for
+  if (!enabled() && keep_every > 0) throw UsageError("--keep-every keeps checkpoints of --save-every: give both");
+  if (!enabled() && keep != unset.keep) throw UsageError("--keep keeps checkpoints of --save-every: give both");
   if (save_async != "on" && save_async != "off") throw UsageError("--save-async must be on or off, got " + save_async);
+  if (!enabled() && save_async != unset.save_async) throw UsageError("--save-async says how checkpoints of --save-every are written: give both");
   if (resume != "none" && resume != "auto") throw UsageError("--resume must be none or auto, got " + resume);
 }
 

@@ -19,6 +19,8 @@ struct CheckpointFlags {
   std::string resume = "none", save_async = "on";
 
   po::options_description Options();
+  // Those of them that decide what a plan has: --save-every and --save-async.
+  po::options_description PlanOptions();
   void Check() const;  // throws UsageError
   bool enabled() const { return save_every > 0; }
   bool resumes() const { return resume == "auto"; }

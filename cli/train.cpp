@@ -21,6 +21,7 @@
 #include "cli/run_checkpoints.h"
 #include "cli/run_evaluations.h"
 #include "cli/run_folder.h"
+#include "cli/sizes.h"
 #include "graph/error.h"
 #include "graph_passes/shard_context.h"
 #include "kernels/pipelined_llep/notices.h"
@@ -109,7 +110,6 @@ void StopOnSignals() {
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
 }
 
-constexpr int kMostThreads = 1024;
 constexpr int64_t kMostTokens = int64_t{1} << 40;
 
 // One usage error for every value that no run could mean.
@@ -137,6 +137,8 @@ void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   need(rates, "--learning-rate and --min-learning-rate must be finite and not negative");
   need(!rates || o.schedule.minimum <= o.schedule.peak, "--min-learning-rate must not exceed --learning-rate");
   need(o.training.head_gradient != "shard" || o.grad_accumulation == 1, "--head-gradient shard adds over ranks in each micro-batch: it needs --grad-accumulation 1, or use whole");
+  need(run.init == "normal" || o.init.std == InitOptions{}.std, "--init-std is of --init normal: give both");
+  need(o.schedule.kind == "wsd" || o.schedule.decay_steps == 0, "--decay-steps is of --schedule wsd: give both");
   need(o.schedule.kind != "wsd" || o.schedule.decay_steps > 1, "--schedule wsd needs --decay-steps of 2 or more");
   if (!wrong.empty()) throw UsageError(wrong);
 }
@@ -290,7 +292,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     std::cerr << "training on " << (ranks > 1 ? StrCat(ranks, " ranks of ") : "")
               << (flags.trainer.device.kind == DeviceKind::kCuda ? "a GPU and " : "") << CpuThreads() << " CPU threads: "
               << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
-              << " tokens per step, arena " << trainer.session().plan().arena_bytes / (1024 * 1024) << (ranks > 1 ? " MiB per rank\n" : " MiB\n");
+              << " tokens per step, arena " << FormatBytes(trainer.session().plan().arena_bytes) << (ranks > 1 ? " per rank\n" : "\n");
     const TrainingOptions& training = flags.trainer.training;
     if (flags.trainer.device.kind == DeviceKind::kCuda && training.precision == "bfloat16" && !training.deterministic && training.pack != "isolate") {
       std::cerr << "attention's backward is cuDNN's, which adds dq in any order: runs may differ in their last bits; --deterministic "

@@ -38,7 +38,7 @@ std::vector<po::options_description> Options(VerifyFlags& flags) {
       ("trajectory", text(flags.trajectory), "safetensors FILE of a PyTorch training run to follow step by step")
       ("logits-tolerance", Real(flags.limits.logits), "largest absolute difference")
       ("loss-tolerance", Real(flags.limits.loss), "relative")
-      ("gradient-tolerance", Real(flags.limits.gradient), "relative L2")
+      ("gradient-tolerance", Real(flags.limits.gradient), "relative L2, of the gradient's own norm; an error of 1.2e-7 (float32's epsilon) of the norm over all gradients is allowed where that is more, beside a stored reference only for gradients below that norm, zero in exact arithmetic")
       ("device", text(flags.device)->default_value("cpu"), "where the model runs: cpu or cuda")
       ("json", po::bool_switch(&flags.json), "print JSON");
   po::options_description twin("Verify streaming: twin and streamed run side by side, then a float64 run where sizes allow");
@@ -64,13 +64,7 @@ void Check(const VerifyFlags& flags) {
 // Flags of the twin's run, where there is none, would be left unused.
 void CheckUsed(const VerifyFlags& flags, const std::vector<po::options_description>& groups, const po::variables_map& values) {
   if (flags.twin) return;
-  std::string unused;
-  for (size_t g = 1; g + 1 < groups.size(); ++g) {
-    for (const auto& option : groups[g].options()) {
-      const auto it = values.find(option->long_name());
-      if (it != values.end() && !it->second.defaulted()) unused += " --" + option->long_name();
-    }
-  }
+  const std::string unused = GivenFlags(std::span(groups).subspan(1, groups.size() - 2), values);
   if (unused.empty()) return;
   throw UsageError("a reference is compared with one rank's plain graph, which these flags do not change:" + unused +
                    "; add --twin to run its batch streamed as well, or leave them out");

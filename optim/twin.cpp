@@ -157,8 +157,8 @@ void CompareFloat64(const Graph& canonical, const TwinOptions& options, const Re
       distance += std::pow(own[i] - gradient[i], 2);
       norm += gradient[i] * gradient[i];
     }
-    const double floor = std::max(std::sqrt(norm), 1e-4 * std::sqrt(square));
-    out.push_back({"grad." + name, "relative L2, to a float64 run", floor == 0 ? 0 : std::sqrt(distance) / floor, options.gradient_tolerance});
+    const double scale = GradientScale(std::sqrt(norm), std::sqrt(square), options.gradient_tolerance);
+    out.push_back({"grad." + name, "relative L2, to a float64 run", scale == 0 ? std::sqrt(distance) : std::sqrt(distance) / scale, options.gradient_tolerance});
   }
 }
 

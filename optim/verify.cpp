@@ -4,6 +4,7 @@
 #include <cmath>
 #include <functional>
 #include <iomanip>
+#include <limits>
 #include <ostream>
 #include <set>
 #include <sstream>
@@ -14,6 +15,8 @@
 
 namespace weir {
 namespace {
+
+constexpr double kEpsilon = std::numeric_limits<float>::epsilon();
 
 double MaxDifference(std::span<const float> got, const std::vector<float>& expected) {
   if (got.size() != expected.size()) return HUGE_VAL;
@@ -196,9 +199,9 @@ void CompareGradients(const std::map<std::string, std::vector<float>>& got, cons
     if (!name.starts_with("grad.")) continue;
     const auto it = got.find(name.substr(5));
     const auto expected = tensor->AsFloats();
-    const double floor = std::max(Norm(expected), 1e-4 * std::sqrt(global_square));
+    const double scale = ReferenceScale(Norm(expected), std::sqrt(global_square), tolerance);
     const double distance = it == got.end() ? HUGE_VAL : DistanceL2(it->second, expected);
-    out.push_back({name, "relative L2", distance / floor, tolerance});
+    out.push_back({name, "relative L2", scale == 0 ? distance : distance / scale, tolerance});
   }
 }
 
@@ -294,6 +297,14 @@ TrainingSession MakeSession(const Graph& canonical, const TrainingOptions& optio
 }
 
 }  // namespace
+
+double GradientScale(double norm, double global_norm, double tolerance) {
+  return std::max(norm, kEpsilon / std::max(tolerance, kEpsilon) * global_norm);
+}
+
+double ReferenceScale(double norm, double global_norm, double tolerance) {
+  return norm < kEpsilon * global_norm ? GradientScale(norm, global_norm, tolerance) : std::max(norm, 1e-4 * global_norm);
+}
 
 ModelResults RunModel(const Graph& canonical, const std::vector<int64_t>& input_ids,
                       const std::vector<int64_t>& labels, int64_t batch, int64_t sequence, DeviceKind device) {

@@ -22,12 +22,19 @@ struct Comparison {
 struct VerifyTolerances {
   double logits = 2e-5;        // largest absolute difference
   double loss = 1e-6;          // relative
-  double gradient = 1e-5;      // relative L2, against max(own norm, 1e-4 * global norm)
+  double gradient = 1e-5;      // relative L2, against ReferenceScale; GradientScale beside a float64 run
   double adamw_from_grad = 3e-7;  // absolute, AdamW fed with the reference's gradients
   double adamw_end_to_end = 1e-6; // absolute, where |gradient| > 1e-6
   double router_weights = 2e-5, router_logits = 2e-5;
   double trajectory = 1e-5;    // relative: loss, gradient norm per step; relative L2: final parameters
 };
+
+// What the error of a gradient of this norm is held against, among gradients of `global_norm` together: its own norm, but never so
+// little that an error of float32's epsilon of the global norm, which is rounding, exceeds the tolerance.
+double GradientScale(double norm, double global_norm, double tolerance);
+// The same for a stored reference, which is stricter: that floor is for gradients that are zero in exact arithmetic (below epsilon of
+// the global norm); others have one of 1e-4 of the global norm.
+double ReferenceScale(double norm, double global_norm, double tolerance);
 
 // What a model computes for one batch, by framework name and layout.
 struct ModelResults {

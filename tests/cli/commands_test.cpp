@@ -340,16 +340,28 @@ TEST_F(Cli, ValuesNoRunCouldMeanAreWrongUse) {
   EXPECT_NE(nan.output.find("--learning-rate and --min-learning-rate must be finite"), std::string::npos) << nan.output;
   EXPECT_EQ(nan.output.find("must not exceed"), std::string::npos) << nan.output;
   EXPECT_NE(Weir("bench foo").output.find("machine, step"), std::string::npos);
-  for (const char* flags : {"--strip -1", "--sequence 0", "--micro-batch -1", "--device-memory much", "--disable-pass nope"}) {
+  for (const char* flags : {"--strip -1", "--sequence 0", "--micro-batch -1", "--device-memory much", "--disable-pass nope", "--threads 99999", "--threads -1",
+                            "--save-every -1", "--save-every 2 --save-async maybe", "--save-async on", "--save-async off"}) {
     EXPECT_EQ(Weir("plan " + kModel + " " + flags).code, 2) << flags;
   }
   const std::string out = (folder_ / "out.onnx").string();
-  for (const char* flags : {"--batch 0 --sequence 8", "--decay some", "--disable-pass nope", "--batch 2"}) {
+  for (const char* flags : {"--batch 0 --sequence 8", "--decay some", "--disable-pass nope", "--batch 2", "--inference --strip 100", "--inference --decay all", "--weight-decay nan"}) {
     EXPECT_EQ(Weir("rewrite " + kModel + " -o " + out + " " + flags).code, 2) << flags;
   }
+  const Result norm = Weir("rewrite " + kModel + " -o " + out + " --max-norm -1");
+  EXPECT_EQ(norm.code, 2);
+  EXPECT_NE(norm.output.find("--max-norm must be finite and not negative"), std::string::npos) << norm.output;
   EXPECT_FALSE(fs::exists(out));
+  for (const char* key : {"config = other.ini", "help = true"}) {
+    std::ofstream(folder_ / "bad.ini") << key << "\n";
+    const Result config = Weir(Train("a", "--config " + (folder_ / "bad.ini").string()));
+    EXPECT_EQ(config.code, 2) << key;
+    EXPECT_NE(config.output.find("belongs on the command line"), std::string::npos) << config.output;
+  }
   EXPECT_EQ(Weir("import " + kModel + " --disable-pass nope").code, 2);
   EXPECT_EQ(Weir("bench gemm --size 99999999999999999999").code, 2);
+  for (const char* size : {"5x", "5x5x5x", "x5"}) EXPECT_EQ(Weir(std::string("bench gemm --size ") + size).code, 2) << size;
+  EXPECT_EQ(Weir("bench dispatch --experts 4 --top-k 8").code, 2);
   EXPECT_FALSE(fs::exists(folder_ / "a"));
 }
 

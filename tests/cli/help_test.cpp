@@ -35,6 +35,16 @@ TEST(Help, TheCommittedPageIsWhatTheProgramSays) {
   EXPECT_TRUE(committed == Output(WEIR_PROGRAM " help --markdown")) << "flags have changed: weir help --markdown > docs/cli.md";
 }
 
+// An error of a wrong rank sends people there.
+TEST(Help, ListsTheVariablesOfLaunchers) {
+  const std::string markdown = MarkdownHelp(), man = ManPage("1");
+  for (const char* name : {"RANK, WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK"}) {
+    EXPECT_NE(markdown.find(name, markdown.find("## Environment")), markdown.npos) << name;
+    EXPECT_NE(man.find(name, man.find(".SH ENVIRONMENT")), man.npos) << name;
+  }
+  EXPECT_NE(Output("RANK=2 WORLD_SIZE=2 " WEIR_PROGRAM " train a.onnx --data b --out c 2>&1").find("weir help --markdown"), std::string::npos);
+}
+
 TEST(Help, CompletesCommandsAndFlags) {
   EXPECT_EQ(Completions("weir tr", 1), "train\n");
   EXPECT_EQ(Completions("weir train --learning-r", 2), "--learning-rate\n");

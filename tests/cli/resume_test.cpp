@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/sizes.h"
 #include "graph/error.h"
 #include "importer/safetensors.h"
 #include "optim/checkpoint.h"
@@ -289,11 +290,36 @@ TEST_F(Resume, TellsWhatACheckpointCostAndPlansItsMemory) {
   EXPECT_EQ(Slurp(folder_ / "run/checkpoints" / CheckpointName(7) / "plan.json"), Slurp(folder_ / "run/plan.json"));
   EXPECT_EQ(Slurp(folder_ / "run/checkpoints" / CheckpointName(7) / "config.ini"), Slurp(folder_ / "run/config.ini"));
   const std::string planned = WEIR_PROGRAM " plan " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 32 --micro-batch 2 "
-                              "--save-async on --json >" + (folder_ / "plan.json").string();
+                              "--save-every 3 --json >" + (folder_ / "plan.json").string();
   ASSERT_EQ(std::system(planned.c_str()), 0);
   EXPECT_EQ(nlohmann::json::parse(Slurp(folder_ / "plan.json"))["host_arena_bytes"], plan["host_arena_bytes"]);
   const Outcome dry = Train("dry", "--steps 7 --dry-run");
   EXPECT_NE(dry.text.find("checkpoint staging"), std::string::npos) << dry.text;
+}
+
+// What checkpoints take is a term of the plan: `weir plan` and --dry-run count what train takes, rank 0 of several too.
+TEST_F(Resume, PlanCountsCheckpointsToTheByte) {
+  for (const std::string ranks : {"", "--ranks 2 --threads 1 ", "--ranks 2 --threads 1 --shard-optimizer "}) {
+    for (const std::string save : {"--save-every 1 ", "--save-every 1 --save-async off "}) {
+      const std::string out = StrCat("run", ranks.size(), save.size());
+      const Outcome run = Train(out, "--steps 1 " + ranks + save);
+      ASSERT_EQ(run.code, 0) << run.text;
+      const auto trained = nlohmann::json::parse(Slurp(folder_ / out / "plan.json"));
+      const std::string command = WEIR_PROGRAM " plan " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 32 --micro-batch 2 --json " + ranks + save;
+      ASSERT_EQ(std::system((command + ">" + (folder_ / "plan.json").string()).c_str()), 0);
+      const auto planned = nlohmann::json::parse(Slurp(folder_ / "plan.json"));
+      EXPECT_GT(trained["host_ledger"]["checkpoints"].get<int64_t>(), 0) << out;
+      for (const char* key : {"arena_bytes", "host_arena_bytes", "ledger", "host_ledger"}) EXPECT_EQ(planned[key], trained[key]) << key << " of " << command;
+      const Outcome dry = Train("dry", "--steps 1 --dry-run " + ranks + save);
+      EXPECT_NE(dry.text.find("host arena " + FormatBytes(trained["host_arena_bytes"].get<int64_t>())), std::string::npos) << dry.text;
+    }
+  }
+  // A host budget of one byte less does not hold it, and the command line that is chosen saves as was asked.
+  const std::string plan = WEIR_PROGRAM " plan " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 32 --save-every 7 --auto --device-memory 1GB --host-memory ";
+  const auto whole = nlohmann::json::parse(Slurp(folder_ / "plan.json"))["host_arena_bytes"].get<int64_t>();
+  EXPECT_NE(std::system((plan + "1000 >/dev/null 2>&1").c_str()), 0) << whole;
+  ASSERT_EQ(std::system((plan + "1GB >" + (folder_ / "auto.txt").string() + " 2>&1").c_str()), 0);
+  EXPECT_NE(Slurp(folder_ / "auto.txt").find("--save-every 7"), std::string::npos) << Slurp(folder_ / "auto.txt");
 }
 
 TEST_F(Resume, RoomIsCheckedBeforeTheFirstStep_SAV07) {
@@ -342,7 +368,7 @@ TEST_F(Resume, WrongValuesAreWrongUse) {
   for (const char* flags : {"--resume maybe", "--keep 0", "--save-every -1", "--keep-every -2", "--leaves 0", "--unit-rows -1",
                             "--save-every 0 --keep-every 3", "--expert-parallel 2", "--chunk-tokens -5", "--max-chunks 3", "--lambda 0",
                             "--alpha 0.5", "--min-rows 0", "--max-foreign -1", "--trace-step 9999", "--eval-every 3",
-                            "--eval-every -1 --eval-data x", "--save-async maybe", "--eval-batches -1 --eval-data x", "--data other.txt:0.5", "--data a:0"}) {
+                            "--eval-every -1 --eval-data x", "--save-async maybe", "--save-every 0 --save-async off", "--save-every 0 --keep 2", "--init-std 0.1", "--decay-steps 2", "--eval-batches -1 --eval-data x", "--data other.txt:0.5", "--data a:0"}) {
     EXPECT_EQ(Train("wrong", flags).code, 2) << flags;
   }
   EXPECT_FALSE(fs::exists(folder_ / "wrong"));

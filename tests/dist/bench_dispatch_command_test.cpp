@@ -61,7 +61,7 @@ TEST(BenchDispatchCommand, TimesThreeWaysOnTwoGpus) {
 
 TEST(BenchDispatchCommand, SaysWhatIsWrong) {
   const auto says = [](const std::string& flags, const char* text) {
-    const Outcome outcome = Bench("--experts 6 --json " + flags);
+    const Outcome outcome = Bench("--experts 6 --top-k 2 --json " + flags);
     EXPECT_EQ(outcome.code, 2) << outcome.out;
     EXPECT_NE(outcome.out.find(text), std::string::npos) << outcome.out;
   };
