@@ -40,6 +40,7 @@ std::string ActivationTerm(const Value& value) {
   if (op.starts_with("Attention") || op.starts_with("Rotary") || op.ends_with("ToHeads") || op.ends_with("ToSequence")) return "attention";
   if (op == "AllGatherRows") return "weights";
   if (op == "PrefetchState" || op == "OffloadStreamAdamW") return "staging";  // the ring of buckets
+  if (op == "TreeReduceGradient") return "staging";
   if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) return "dispatch";
   if (IsStashed(value)) return "boundaries";
   // The residual stream kept for backward: sums that outlive the forward.

@@ -33,6 +33,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
        "rows of an expert that are summed from zero: changes rounding, not speed")
       ("deterministic", po::bool_switch(&training.deterministic),
        "own attention backward on GPUs instead of cuDNN's, which adds dq in any order in bfloat16: same bits on every run, slower")
+      ("reduce-beside", po::bool_switch(&training.reduce_beside),
+       "sum each gradient over ranks as soon as it is final, beside the rest of the backward pass (--grad-accumulation 1), same bits")
       ("balance-loss", Real(training.router_losses.balance),
        "coefficient of the load-balance loss of the routers, as transformers defines it (Switch Transformer); 0 = off")
       ("z-loss", Real(training.router_losses.z), "coefficient of the z-loss of softmax routers, mean logsumexp^2 (ST-MoE); 0 = off")

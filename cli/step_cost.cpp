@@ -64,6 +64,8 @@ class Estimate {
     if (op == "FetchStart") fetched_ += BytesOfValue(node.in(0));
     if (op.starts_with("Stash") || op.starts_with("Fetch")) return;
     if (op == "SequenceToHeads" || op == "HeadsToSequence") return AddLink(node, AwayOf(node) * BytesOfValue(node.in(0)), 0);
+    if (op == "TreeReduceJoin") return;
+    if (op == "TreeReduceGradient" && node.phase == Phase::kBackward) return AddBeside(node.schema->cost(node).bytes / 2);
     if (op == "TreeReduceGradient") return AddLink(node, node.schema->cost(node).bytes / 2, 0);
     if (op == "PrefetchState") return;  // counted where it is awaited
     if (op == "OffloadStreamAdamW") return AddStreamedMoments(node);
@@ -97,6 +99,13 @@ class Estimate {
   void AddLink(const Node& node, double bytes, double hidden) {
     cost.link_bytes += bytes;
     Take(node, "link", std::max(0.0, bytes / rates_.link - hidden));
+  }
+
+  // Hidden behind the rest of backward, but for the last one.
+  void AddBeside(double bytes) {
+    cost.link_bytes += bytes;
+    beside_ += bytes;
+    last_beside_ = bytes;
   }
 
   // Rows go out and come home; the gradient sends x and dy, and dx comes home.
@@ -139,10 +148,11 @@ class Estimate {
     cost.host_bytes += std::max(stashed_, fetched_);
     const double exposed = std::max(0.0, stashed_ / rates_.d2h - forward_) + std::max(0.0, fetched_ / rates_.h2d - backward_);
     if (exposed > 0) cost.micro_batch["host link"] += exposed;
+    if (beside_ > 0) cost.update["link"] += std::max(last_beside_ / rates_.link, beside_ / rates_.link - backward_);
   }
 
   const MachineRates& rates_;
-  double forward_ = 0, backward_ = 0, stashed_ = 0, fetched_ = 0;
+  double forward_ = 0, backward_ = 0, stashed_ = 0, fetched_ = 0, beside_ = 0, last_beside_ = 0;
 };
 
 }  // namespace

@@ -56,6 +56,7 @@ struct TrainingOptions {
   StreamOptimizerOptions offload = {};  // of the optimizer's moments; bucket 0 = off
   std::string pack = "attend";     // "isolate": attention keeps the documents of a row apart (isolate_documents)
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
+  bool reduce_beside = false;      // sums over ranks begin in backward, where gradients are final: one micro-batch a step
   bool shard_optimizer = false;    // moments and masters of what all ranks hold are spread over them (shard_optimizer)
   Layout layout = {};  // of the ranks that run this graph together
   int64_t rank = 0;

@@ -167,7 +167,7 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   AddOptimizer optimizer(options);
   passes.Run(optimizer, graph);
   if (options.layout.world > 1) {
-    ReduceGradients reduce(options.layout, options.vocab_leaf);
+    ReduceGradients reduce(options.layout, options.vocab_leaf, options.reduce_beside);
     passes.Run(reduce, graph);
   }
   if (options.shard_optimizer) {

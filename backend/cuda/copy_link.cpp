@@ -341,8 +341,8 @@ bool CanCopyBetween(Communicator& host) {
   return Agreed(host, all) && Agreed(host, TryMemory(host));
 }
 
-GpuLinkFactory CopyLinks(Device& device) {
-  return [&compute = static_cast<CudaStream&>(*device.stream())](Communicator& host, const std::atomic<bool>& stop) {
+GpuLinkFactory CopyLinks(CudaStream& compute) {
+  return [&compute](Communicator& host, const std::atomic<bool>& stop) {
     return std::make_unique<CopyLink>(host, compute, stop);
   };
 }

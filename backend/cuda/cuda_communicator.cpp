@@ -8,6 +8,7 @@
 
 #include "backend/cuda/copy_link.h"
 #include "backend/cuda/cuda_error.h"
+#include "backend/cuda/cuda_stream.h"
 #include "backend/cuda/nccl_communicator.h"
 #include "backend/cuda/nccl_link.h"
 
@@ -32,15 +33,26 @@ void CheckOneRankPerGpu(Communicator& host) {
   }
 }
 
-GpuLinkFactory ChosenLinks(Communicator& host, Device& device) {
+using Links = GpuLinkFactory (*)(CudaStream&);
+
+Links ChosenLinks(Communicator& host) {
   const char* set = std::getenv("WEIR_LINK");
-  if (set == nullptr && kCopiesWherePossible && CanCopyBetween(host)) return CopyLinks(device);
+  if (set == nullptr && kCopiesWherePossible && CanCopyBetween(host)) return CopyLinks;
   const std::string wish = set != nullptr ? set : "nccl";
-  if (wish == "nccl") return NcclLinks(device);
+  if (wish == "nccl") return NcclLinks;
   WEIR_CHECK(wish == "copies", ErrorCode::kInvalidArgument, "WEIR_LINK=", wish, " is unknown; set nccl or copies");
   WEIR_CHECK(CanCopyBetween(host), ErrorCode::kInvalidArgument,
              "WEIR_LINK=copies, but the ranks' GPUs do not all reach each other's memory on one host; leave it out");
-  return CopyLinks(device);
+  return CopyLinks;
+}
+
+// Links beside a queue that is made with the first.
+GpuLinkFactory LinksBeside(Links links) {
+  const auto queue = std::make_shared<std::unique_ptr<CudaStream>>();
+  return [=](Communicator& host, const std::atomic<bool>& stop) {
+    if (*queue == nullptr) *queue = std::make_unique<CudaStream>();
+    return links(**queue)(host, stop);
+  };
 }
 
 }  // namespace
@@ -49,7 +61,9 @@ std::unique_ptr<Communicator> MakeNcclCommunicator(Communicator& host, Device& d
   WEIR_CHECK(device.kind() == DeviceKind::kCuda, ErrorCode::kInternal, "memory of GPUs, not of ", DeviceName(device.kind()),
              ", is what NCCL moves");
   CheckOneRankPerGpu(host);
-  return std::make_unique<NcclCommunicator>(host, ChosenLinks(host, device), NcclWatch::Times{.timeout = timeout});
+  const Links links = ChosenLinks(host);
+  return std::make_unique<NcclCommunicator>(host, links(static_cast<CudaStream&>(*device.stream())), NcclWatch::Times{.timeout = timeout},
+                                            LinksBeside(links));
 }
 
 }  // namespace weir

@@ -9,6 +9,8 @@
 
 #include "backend/communicator.h"
 
+struct CUstream_st;
+
 namespace weir {
 
 // One group of GPUs and a queue for its transfers beside the compute queue: all that NcclCommunicator asks of NCCL and
@@ -34,6 +36,7 @@ class GpuLink {
 
   virtual ~GpuLink() = default;
   virtual Event NewEvent() = 0;
+  virtual CUstream_st* compute() { return nullptr; }  // the compute queue, where it is a GPU's
   // `event` is where the compute queue ends now.
   virtual void MarkCompute(const Event& event) = 0;
   // Enqueues after `ready`: mark `begin`, move everything at once, mark `end`. Throws CommError, also when told to stop.

@@ -28,28 +28,30 @@ class NcclCommunicator::Transfer final : public Operation {
   std::shared_ptr<NcclBatch> batch_;
 };
 
-NcclCommunicator::NcclCommunicator(Communicator& host, GpuLinkFactory factory, NcclWatch::Times times)
-    : host_(host), name_("world"), is_world_(true), world_(std::make_shared<World>()) {
+NcclCommunicator::NcclCommunicator(Communicator& host, GpuLinkFactory factory, NcclWatch::Times times, GpuLinkFactory beside)
+    : host_(host), name_("world"), is_owner_(true), is_beside_(false), world_(std::make_shared<World>()) {
   world_->factory = std::move(factory);
+  world_->beside = std::move(beside);
   world_->watch = std::make_unique<NcclWatch>(host, times);
   lane_ = JoinLane();
 }
 
-NcclCommunicator::NcclCommunicator(Communicator& host, std::string name, std::shared_ptr<World> world)
-    : host_(host), name_(std::move(name)), is_world_(false), world_(std::move(world)), lane_(JoinLane()) {}
+NcclCommunicator::NcclCommunicator(Communicator& host, std::string name, std::shared_ptr<World> world, bool beside)
+    : host_(host), name_(std::move(name)), is_owner_(false), is_beside_(beside), world_(std::move(world)), lane_(JoinLane()) {}
 
 NcclCommunicator::~NcclCommunicator() {
-  if (is_world_) world_->watch->Stop();
+  if (is_owner_) world_->watch->Stop();
 }
 
 std::shared_ptr<NcclCommunicator::Lane> NcclCommunicator::JoinLane() {
   std::vector<int64_t> members;
   for (int64_t member = 0; member < size(); ++member) members.push_back(GlobalRank(member));
-  const auto known = world_->lanes.find(members);
+  const std::pair key(is_beside_, std::move(members));
+  const auto known = world_->lanes.find(key);
   if (known != world_->lanes.end()) return known->second;
   auto lane = std::make_shared<Lane>();
-  lane->link = world_->factory(host_, world_->watch->stop());
-  world_->lanes.emplace(std::move(members), lane);
+  lane->link = (is_beside_ ? world_->beside : world_->factory)(host_, world_->watch->stop());
+  world_->lanes.emplace(key, lane);
   world_->watch->Add(*lane->link);
   return lane;
 }
@@ -58,8 +60,14 @@ Communicator& NcclCommunicator::Group(std::string_view name) {
   if (name == "world") return *this;
   const auto known = groups_.find(name);
   if (known != groups_.end()) return *known->second;
-  auto group = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(host_.Group(name), std::string(name), world_));
+  auto group = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(host_.Group(name), std::string(name), world_, is_beside_));
   return *groups_.emplace(std::string(name), std::move(group)).first->second;
+}
+
+NcclCommunicator& NcclCommunicator::Beside() {
+  if (is_beside_) return *this;
+  if (beside_ == nullptr) beside_.reset(new NcclCommunicator(host_, name_, world_, /*beside=*/true));
+  return *beside_;
 }
 
 std::string NcclCommunicator::What(const CollectiveName& name, int64_t bytes) const {

@@ -12,7 +12,8 @@ namespace weir {
 // the order of their transfers.
 class NcclCommunicator final : public Communicator {
  public:
-  NcclCommunicator(Communicator& host, GpuLinkFactory factory, NcclWatch::Times times);
+  // `beside` makes links for Beside.
+  NcclCommunicator(Communicator& host, GpuLinkFactory factory, NcclWatch::Times times, GpuLinkFactory beside = {});
   ~NcclCommunicator() override;
 
   int64_t rank() const override { return host_.rank(); }
@@ -30,6 +31,10 @@ class NcclCommunicator final : public Communicator {
   void SetLayout(const Layout& layout) override { host_.SetLayout(layout); }
   Communicator& Group(std::string_view name) override;
 
+  // The same ranks with links of their own and, in place of the compute queue, one beside it. The first call is collective.
+  NcclCommunicator& Beside();
+  CUstream_st* compute() const { return lane_->link->compute(); }
+
  private:
   // A link and the messages that wait for the next Wait or exchange.
   struct Lane {
@@ -37,13 +42,13 @@ class NcclCommunicator final : public Communicator {
     std::shared_ptr<NcclBatch> waiting;
   };
   struct World {
-    GpuLinkFactory factory;
-    std::map<std::vector<int64_t>, std::shared_ptr<Lane>> lanes;  // by members
+    GpuLinkFactory factory, beside;
+    std::map<std::pair<bool, std::vector<int64_t>>, std::shared_ptr<Lane>> lanes;  // beside or not, by members
     std::unique_ptr<NcclWatch> watch;
   };
   class Transfer;
 
-  NcclCommunicator(Communicator& host, std::string name, std::shared_ptr<World> world);
+  NcclCommunicator(Communicator& host, std::string name, std::shared_ptr<World> world, bool beside);
   std::shared_ptr<Lane> JoinLane();
   GpuLink::Transfers& Waiting(const std::string& what);
   Ticket TicketOf(std::shared_ptr<NcclBatch> batch);
@@ -55,11 +60,12 @@ class NcclCommunicator final : public Communicator {
 
   Communicator& host_;
   const std::string name_;
-  const bool is_world_;
+  const bool is_owner_, is_beside_;
   std::shared_ptr<World> world_;
   std::shared_ptr<Lane> lane_;
   std::unordered_set<std::string> agreed_;  // names of exchanges that the ranks have once agreed about
   std::map<std::string, std::unique_ptr<NcclCommunicator>, std::less<>> groups_;
+  std::unique_ptr<NcclCommunicator> beside_;
 };
 
 }  // namespace weir

@@ -204,10 +204,9 @@ class NcclLink final : public StreamLink {
 
 }  // namespace
 
-GpuLinkFactory NcclLinks(Device& device) {
-  WEIR_CHECK(device.kind() == DeviceKind::kCuda, ErrorCode::kInternal, "NCCL moves memory of GPUs, not of ", DeviceName(device.kind()));
+GpuLinkFactory NcclLinks(CudaStream& compute) {
   Library();
-  return [&compute = static_cast<CudaStream&>(*device.stream())](Communicator& host, const std::atomic<bool>& stop) {
+  return [&compute](Communicator& host, const std::atomic<bool>& stop) {
     return std::make_unique<NcclLink>(host, compute, stop);
   };
 }
@@ -218,7 +217,7 @@ GpuLinkFactory NcclLinks(Device& device) {
 
 namespace weir {
 
-GpuLinkFactory NcclLinks(Device&) {
+GpuLinkFactory NcclLinks(CudaStream&) {
   throw Error(ErrorCode::kUnsupportedOp, "this weir was built without NCCL: several GPUs need nccl.h at build time");
 }
 

@@ -16,6 +16,7 @@ class StreamLink : public GpuLink {
   StreamLink& operator=(const StreamLink&) = delete;
 
   Event NewEvent() final;
+  CUstream_st* compute() final { return compute_; }
   void MarkCompute(const Event& event) final;
   void OrderCompute(const Event& event) final;
   void Move(const Event& ready, const Event& begin, const Event& end, const Transfers& transfers) final;

@@ -6,6 +6,7 @@ namespace weir {
 namespace {
 
 int64_t Workspace(const Node& node) {
+  if (node.out(1) != nullptr) return 0;
   const int64_t ranks = node.attributes.Int("ranks", 1);
   const int64_t longest = DivCeil(NumElements(ToDims(node.in(0)->shape)), ranks);
   const int64_t piece = std::min(node.attributes.Int("piece", 1 << 16), std::max<int64_t>(longest, 1));
@@ -17,11 +18,18 @@ void Launch(KernelContext& c) {
   if (ranks == 1) return;
   WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal,
              "a sum over ", ranks, " ranks runs on ", c.communicator ? c.communicator->size() : 1);
-  TreeReduce(*c.communicator, {c.outputs[0].data<float>(), static_cast<size_t>(c.outputs[0].elements())}, c.workspace,
+  const bool staged = c.outputs.size() > 1;
+  const std::span<std::byte> workspace = staged ? std::span(c.outputs[1].bytes, static_cast<size_t>(c.outputs[1].size_bytes())) : c.workspace;
+  TreeReduce(*c.communicator, {c.outputs[0].data<float>(), static_cast<size_t>(c.outputs[0].elements())}, workspace,
              {.op = c.node.op(), .tensor = c.node.in(0)->name});
 }
 
 }  // namespace
+
+const Kernel& TreeReduceJoinCpuKernel() {
+  static const Kernel kernel{.launch = [](KernelContext&) {}};
+  return kernel;
+}
 
 const Kernel& TreeReduceGradientCpuKernel() {
   static const Kernel kernel{.launch = Launch, .workspace_bytes = Workspace};

@@ -1,6 +1,8 @@
 #include "kernels/tree_reduce/cuda.h"
 
+#include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
+#include "backend/cuda/nccl_communicator.h"
 #include "backend/tree_reduce.h"
 #include "graph/op_schema.h"
 #include "kernels/device/types.h"
@@ -13,13 +15,16 @@ constexpr int64_t kInFlight = int64_t{1} << 25;
 constexpr int64_t kLeastPiece = int64_t{1} << 16;
 constexpr int64_t kBuffers = 2;  // one arrives while the other is added
 
-int64_t PieceOf(const Attributes& attributes, int64_t ranks, int64_t elements) {
+// `staging`: elements of memory handed in, 0 = planned as workspace.
+int64_t PieceOf(const Attributes& attributes, int64_t ranks, int64_t elements, int64_t staging = 0) {
+  if (staging > 0) return staging / (kBuffers * ranks);
   const int64_t wanted = attributes.Int("piece", std::max(kInFlight / ranks, kLeastPiece));
   return std::min(wanted, std::max<int64_t>(DivCeil(elements, ranks), 1));
 }
 
 int64_t Workspace(const Node& node) {
   const int64_t ranks = node.attributes.Int("ranks", 1);
+  if (node.out(1) != nullptr) return 0;
   const int64_t piece = PieceOf(node.attributes, ranks, NumElements(ToDims(node.in(0)->shape)));
   return ranks == 1 ? 0 : kBuffers * TreeReduceWorkspace(ranks, piece);
 }
@@ -27,10 +32,10 @@ int64_t Workspace(const Node& node) {
 // The rounds of TreeReduce (backend/tree_reduce.cpp) on a queue: round i is added while round i + 1 arrives.
 class Rounds {
  public:
-  Rounds(KernelContext& c, int64_t piece)
-      : communicator_(*c.communicator), stream_(CudaQueue(c).stream), name_{.op = c.node.op(), .tensor = c.node.in(0)->name},
+  Rounds(KernelContext& c, Communicator& communicator, CUstream_st* stream, std::byte* rows, int64_t piece)
+      : communicator_(communicator), stream_(stream), name_{.op = c.node.op(), .tensor = c.node.in(0)->name},
         data_(c.outputs[0].data<float>()), slices_(EvenSlices(c.outputs[0].elements(), communicator_.size())),
-        rows_(reinterpret_cast<float*>(c.workspace.data())), piece_(piece) {}
+        rows_(reinterpret_cast<float*>(rows)), piece_(piece) {}
 
   void Sum() {
     const int64_t longest = slices_[1];  // EvenSlices gives the first ones more
@@ -86,18 +91,47 @@ class Rounds {
   const int64_t piece_;
 };
 
+// What is enqueued later on `second` begins after what is on `first` now.
+void After(CUstream_st* first, CUstream_st* second) {
+  cudaEvent_t event = nullptr;
+  CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
+  CheckCuda(cudaEventRecord(event, first), "marking a queue");
+  CheckCuda(cudaStreamWaitEvent(second, event, 0), "ordering two queues");
+  cudaEventDestroy(event);
+}
+
+// nullptr: the communicator is wrapped in another, and all runs in order.
+NcclCommunicator* BesideOf(const KernelContext& c) {
+  auto* gpus = dynamic_cast<NcclCommunicator*>(c.communicator);
+  return gpus == nullptr ? nullptr : &gpus->Beside();
+}
+
 void Launch(KernelContext& c) {
   const int64_t ranks = c.attributes().Int("ranks", 1);
   if (ranks == 1 || c.outputs[0].elements() == 0) return;
   WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal, "a sum over ", ranks,
              " ranks runs on ", c.communicator ? c.communicator->size() : 1);
-  Rounds rounds(c, PieceOf(c.attributes(), ranks, c.outputs[0].elements()));
-  rounds.Sum();
-  rounds.Gather();
+  const int64_t elements = c.outputs[0].elements();
+  const auto sum = [&](Communicator& communicator, CUstream_st* queue, std::byte* rows, int64_t piece) {
+    Rounds rounds(c, communicator, queue, rows, piece);
+    rounds.Sum();
+    rounds.Gather();
+  };
+  CUstream_st* const compute = CudaQueue(c).stream;
+  if (c.outputs.size() < 2) return sum(*c.communicator, compute, c.workspace.data(), PieceOf(c.attributes(), ranks, elements));
+  NcclCommunicator* beside = BesideOf(c);
+  if (beside != nullptr) After(compute, beside->compute());
+  sum(beside ? *beside : *c.communicator, beside ? beside->compute() : compute, c.outputs[1].bytes,
+      PieceOf(c.attributes(), ranks, elements, c.outputs[1].elements()));
+}
+
+void Join(KernelContext& c) {
+  if (const NcclCommunicator* beside = BesideOf(c)) After(beside->compute(), CudaQueue(c).stream);
 }
 
 }  // namespace
 
 WEIR_CUDA_KERNEL(TreeReduceGradient, .launch = Launch, .workspace_bytes = Workspace)
+WEIR_CUDA_KERNEL(TreeReduceJoin, .launch = Join)
 
 }  // namespace weir

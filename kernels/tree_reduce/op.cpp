@@ -8,12 +8,22 @@ void InferTreeReduceGradient(InferContext& c) {
   if (c.node.attributes.Int("piece", 1) < 1) c.Fail("C2: piece must be at least 1");
   c.SetDType(0, DType::kFloat32);
   if (c.HasShape(0)) c.SetOutput(0, DType::kFloat32, c.shape(0));
+  if (c.node.out(1) == nullptr) return;
+  const int64_t staging = c.node.attributes.Int("staging", 0);
+  if (staging < 2 * c.node.attributes.Int("ranks", 1)) c.Fail("C3: staging must hold two elements of each rank");
+  c.SetOutput(1, DType::kFloat32, {Dim(staging)});
+}
+
+void InferTreeReduceJoin(InferContext& c) {
+  c.SetDType(0, DType::kFloat32);
+  if (c.HasShape(0)) c.SetOutput(0, DType::kFloat32, c.shape(0));
 }
 
 // One rank's view: the sum of one accumulator is that accumulator.
 template <class T>
 void TreeReduceGradientReference(Eval<T>& e) {
   e.out[0] = e.x(0);
+  if (e.out.size() > 1) e.out[1] = Array<T>::Floats({e.attributes.Int("staging", 0)});
 }
 
 Cost TreeReduceGradientCost(const Node& n) {
@@ -33,12 +43,31 @@ const OpSchema& TreeReduceGradientSchema() {
           "float32, any shape; attributes: group, ranks (its size), piece (elements in flight per rank, 65536).\n"
           "A fixed binary tree over the rank within the group, t(a..b) = t(a..m) + t(m..b), m = a + (b-a)/2, added\n"
           "by the owner of a slice and gathered. The same bits on every rank and for any piece. Without ranks: acc.\n"
-          "C1 ranks >= 1; C2 piece >= 1.\n"
+          "With an output 1, memory of `staging` elements that one such node hands to the next (its input 1), a GPU sums beside\n"
+          "what follows: acc' and staging are whole after TreeReduceJoin, which both must be inputs of.\n"
+          "C1 ranks >= 1; C2 piece >= 1; C3 staging >= 2 ranks.\n"
           "Cost on W ranks: N(W-1)/W flop and 8N(W-1)/W bytes each way.",
+      .max_inputs = 2,
+      .max_outputs = 2,
       .infer = InferTreeReduceGradient,
       WEIR_REFERENCE(TreeReduceGradientReference),
       .cost = TreeReduceGradientCost,
       .cases = [] { return std::vector<OpCase>{{"alone", {{.dims = {5, 67}}}}, {"empty", {{.dims = {0}}}}}; },
+      .aliases = {{0, 0}, {1, 1}},
+      .has_side_effect = true};
+  return schema;
+}
+
+const OpSchema& TreeReduceJoinSchema() {
+  static const OpSchema schema{
+      .name = "TreeReduceJoin",
+      .domain = "ai.weir",
+      .doc =
+          "acc' = acc, in place, once every TreeReduceGradient that was begun beside other work is over\n"
+          "inputs acc, the last of their staging; attributes group, ranks.",
+      .min_inputs = 2,
+      .max_inputs = 2,
+      .infer = InferTreeReduceJoin,
       .aliases = {{0, 0}},
       .has_side_effect = true};
   return schema;

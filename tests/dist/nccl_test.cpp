@@ -202,12 +202,19 @@ void OnDevices(DeviceKind kind, const Layout& layout, const std::function<void(C
   });
 }
 
-void CheckTreeReduceGradient(DeviceKind kind, int64_t count, int64_t piece) {
+// `staging` elements of memory handed in: the sum runs beside the compute queue and is joined.
+void CheckTreeReduceGradient(DeviceKind kind, int64_t count, int64_t piece, int64_t staging = 0) {
   Graph graph;
   Attributes attributes = {{"ranks", int64_t{2}}, {"group", std::string("world")}};
   if (piece > 0) attributes.Set("piece", piece);
   Value* gradient = AddGradient(graph, "x.grad", count);
-  Value* result = AddOp(graph, "TreeReduceGradient", {gradient}, attributes);
+  Value* result = staging > 0 ? nullptr : AddOp(graph, "TreeReduceGradient", {gradient}, attributes);
+  if (staging > 0) {
+    attributes.Set("staging", staging);
+    Node* sum = graph.AddNode(GetOp("TreeReduceGradient"), {gradient}, {graph.AddValue("begun"), graph.AddValue("staging")}, attributes);
+    InferNode(*sum);
+    result = AddOp(graph, "TreeReduceJoin", {sum->out(), sum->out(1)}, {{"ranks", int64_t{2}}, {"group", std::string("world")}});
+  }
   const Plan plan = MakePlan(graph, kind);
   const std::vector<float> addends[] = {Addends(0, count), Addends(1, count)};
   OnDevices(kind, {.world = 2}, [&](Communicator& host, const ExecutorOptions& options) {
@@ -245,11 +252,16 @@ void CheckGradientNorm(DeviceKind kind) {
   });
 }
 
+constexpr std::pair<int64_t, int64_t> kStaged[] = {{1, 4}, {7, 4}, {100003, 4096}, {20000001, 1 << 22}};
 constexpr std::pair<int64_t, int64_t> kSums[] = {{0, 0}, {1, 0}, {7, 1}, {100003, 999}, {100003, 0}, {20000001, 0}};
 
 TEST_P(GpuLinks, TreeReduceGradientHasTheBitsOfTheAdditions) {
   WEIR_ON_GPUS(2);
   for (const auto& [count, piece] : kSums) CheckTreeReduceGradient(DeviceKind::kCuda, count, piece);
+}
+TEST_P(GpuLinks, TreeReduceGradientHasThemBesideTheComputeQueue) {
+  WEIR_ON_GPUS(2);
+  for (const auto& [count, staging] : kStaged) CheckTreeReduceGradient(DeviceKind::kCuda, count, 0, staging);
 }
 TEST_P(GpuLinks, GradientNormAddsTheShardsOfAllRanks) {
   WEIR_ON_GPUS(2);
@@ -257,6 +269,7 @@ TEST_P(GpuLinks, GradientNormAddsTheShardsOfAllRanks) {
 }
 TEST(CpuRanks, DoTheSame) {
   for (const auto& [count, piece] : kSums) CheckTreeReduceGradient(DeviceKind::kCpu, std::min<int64_t>(count, 100003), piece);
+  for (const auto& [count, staging] : kStaged) CheckTreeReduceGradient(DeviceKind::kCpu, std::min<int64_t>(count, 100003), 0, staging);
   CheckGradientNorm(DeviceKind::kCpu);
 }
 

@@ -28,6 +28,8 @@ void ExpectKnobsChangeNoBit(Launch launch, const std::string& precision) {
     options.stream_dispatch = {.chunk_tokens = 1, .max_chunks = chunks, .lambda = 1, .alpha = alpha, .min_rows = 1, .max_foreign = 2};
     compare(StrCat(chunks, " chunks"));
   }
+  options.reduce_beside = true;
+  compare("sums beside backward");
   options.shard_optimizer = true;
   compare("sharded optimizer");
   options.strip = 64;
@@ -73,6 +75,12 @@ TEST(CpuRanks, TrainWithPyTorchsGradientsAndTheSameBits) {
       }
     }
   }
+}
+
+TEST(CpuRanks, SumsBesideBackwardNeedStepsOfOneMicroBatch) {
+  const auto beside = [](TrainingOptions& options) { options.reduce_beside = true; };
+  EXPECT_THROW(RunLaunch({.world = 2, .micro_batches = 2, .knobs = beside}), Error);
+  EXPECT_EQ(RunLaunch({.world = 1, .steps = 1, .micro_batches = 2, .knobs = beside}).losses.size(), 1u);  // nothing to sum over
 }
 
 // NaN on rank 1 only: both know before anything is updated.

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "graph_passes/pipeline.h"
@@ -44,6 +46,47 @@ TEST(ReduceGradients, SumsEveryAccumulatorBeforeNormAndUpdateReadIt) {
     EXPECT_EQ(input->producer->op(), "TreeReduceGradient");
   }
   for (const Node* update : NodesOf(*graph, "AdamW")) EXPECT_EQ(update->in(1)->producer->op(), "TreeReduceGradient");
+}
+
+// Each sum stands where its accumulator is final, hands the staging on, and is joined before anything reads it.
+TEST(ReduceGradients, BeginsSumsBesideBackward) {
+  const auto graph = Canonical();
+  PassManager passes;
+  TrainingOptions options;
+  options.layout.world = 2;
+  options.strip = 64;  // the head's accumulator is final in forward
+  options.reduce_beside = true;
+  BuildTrainingGraph(*graph, options, passes);
+  std::map<const Node*, size_t> place;
+  for (const auto& node : graph->nodes()) place.emplace(node.get(), place.size());
+  const auto sums = NodesOf(*graph, "TreeReduceGradient"), joins = NodesOf(*graph, "TreeReduceJoin");
+  ASSERT_EQ(sums.size(), graph->ValuesWithRole(Role::kParameter).size());
+  ASSERT_EQ(joins.size(), sums.size());
+  bool in_forward = false;
+  const Value* handed = nullptr;
+  for (const Node* sum : sums) {
+    EXPECT_EQ(sum->phase, Phase::kBackward);
+    EXPECT_EQ(sum->in(1), handed);
+    handed = sum->out(1);
+    const Node* maker = sum->in(0)->producer;
+    in_forward |= maker->phase == Phase::kForward;
+    if (maker->phase == Phase::kForward) continue;
+    for (const auto& node : graph->nodes()) {  // only other sums between the two
+      const bool between = place[node.get()] > place[maker] && place[node.get()] < place[sum];
+      EXPECT_TRUE(!between || node->op() == "TreeReduceGradient") << node->op();
+    }
+  }
+  EXPECT_TRUE(in_forward);
+  for (const Node* join : joins) {
+    EXPECT_EQ(join->phase, Phase::kNorm);
+    EXPECT_EQ(join->in(1), handed);
+  }
+  for (const Value* input : NodesOf(*graph, "GradientNorm")[0]->inputs) EXPECT_EQ(input->producer->op(), "TreeReduceJoin");
+  for (const Node* update : NodesOf(*graph, "AdamW")) EXPECT_EQ(update->in(1)->producer->op(), "TreeReduceJoin");
+  const int64_t staging = sums[0]->out(1)->shape[0].Constant();
+  int64_t largest = 0;
+  for (const Node* sum : sums) largest = std::max(largest, NumElements(ToDims(sum->in(0)->shape)));
+  EXPECT_EQ(staging, 2 * (largest + largest % 2));
 }
 
 TEST(ReduceGradients, LeavesOneRankAlone) {
