@@ -277,6 +277,7 @@ class Launcher {
       if (child.running) Say(child, stage_ == 1 ? "does not end by itself; sending SIGTERM" : "does not end; killing it");
     }
     SignalRunning(stage_ == 1 ? SIGTERM : SIGKILL);
+    if (stage_ == 1) SignalRunning(SIGCONT);  // a stopped process does not see the first
     deadline_ = Clock::now() + options_.grace;
   }
 

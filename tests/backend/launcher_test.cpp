@@ -71,6 +71,14 @@ TEST(Launcher, KillsRanksThatIgnoreSigterm) {
   EXPECT_LT(outcome.seconds, 10);
 }
 
+TEST(Launcher, EndsAStoppedRankWithoutKillingIt) {
+  const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 0 ]; then exit 3; fi; trap 'echo heard >&2; exit 0' TERM; kill -STOP $$; sleep 100",
+                                milliseconds(2000));
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_NE(outcome.text.find("heard"), std::string::npos) << outcome.text;
+  EXPECT_EQ(outcome.text.find("killing"), std::string::npos) << outcome.text;
+}
+
 TEST(Launcher, ReportsASignalAsShellsDo) {
   const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 1 ]; then kill -SEGV $$; fi; exit 69");
   EXPECT_EQ(outcome.code, 128 + SIGSEGV);
