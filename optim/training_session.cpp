@@ -209,8 +209,9 @@ void TrainingSession::WriteMicroBatch(const MicroBatch& micro_batch) {
 }
 
 StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
-  WEIR_CHECK(micro_batches.size() <= 1 || !one_micro_batch_, ErrorCode::kInvalidArgument, "--head-gradient=shard and --reduce-beside add over ranks in each of ",
-             micro_batches.size(), " micro-batches; use --grad-accumulation 1, or --head-gradient whole and no --reduce-beside"); use --grad-accumulation 1, or neither");
+  WEIR_CHECK(micro_batches.size() <= 1 || !one_micro_batch_, ErrorCode::kInvalidArgument,
+             "--head-gradient=shard and --reduce-beside add over ranks in each of ", micro_batches.size(),
+             " micro-batches; use --grad-accumulation 1, or --head-gradient whole and no --reduce-beside");
   DropPrefetched();
   StepResult result;
   result.split = std::exchange(earlier_, {});
