@@ -5,11 +5,14 @@
 
 #include "cli/sizes.h"
 #include "graph/error.h"
+#include "optim/export.h"
 
 namespace weir {
 
 namespace fs = std::filesystem;
 namespace {
+
+constexpr int64_t kSmallFiles = int64_t{256} << 10;  // of a run beside its weights: config, plan, picture, metrics
 
 double Seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -69,9 +72,9 @@ int64_t RunCheckpoints::Resume(Trainer& trainer) {
 
 int64_t RunCheckpoints::Start(Trainer& trainer, std::map<std::string, std::string> texts) {
   if (flags_.resumes()) saved_ = Resume(trainer);
-  if (!flags_.enabled()) return saved_;
-  CheckPlace(trainer);
+  if (flags_.enabled()) CheckPlace(trainer);
   if (leads_) CheckRoom(trainer);
+  if (!flags_.enabled()) return saved_;
   const TrainingSession& session = trainer.session();
   const int64_t whole = StagingBytes(Staging::kSnapshot, session.graph(), session.layout(), session.rank());
   if (leads_ && flags_.asynchronous() && std::ssize(session.staging()) < whole) {
@@ -109,16 +112,19 @@ void RunCheckpoints::CheckPlace(const Trainer& trainer) const {
 
 void RunCheckpoints::CheckRoom(const Trainer& trainer) const {
   std::error_code error;
-  const auto space = fs::space(folder_, error);
-  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot use '", folder_.string(), "' for checkpoints: ", error.message());
+  const fs::path run = folder_.parent_path();
+  const auto space = fs::space(run.empty() ? "." : run, error);
+  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot use '", run.string(), "': ", error.message());
   // One more than is kept, while the next is written; what is there already is counted as taken.
-  const int64_t one = Checkpoints::BytesOf(trainer.session()), available = static_cast<int64_t>(space.available);
-  const int64_t missing = std::max<int64_t>(1, flags_.keep + 1 - std::ssize(checkpoints_.List()));
-  WEIR_CHECK(available >= missing * one, ErrorCode::kIoError, "'", folder_.string(), "' has ", FormatBytes(available), " free; ", missing,
-             " checkpoints of ", FormatBytes(one), " are to be written; lower --keep or give another --out");
-  if (flags_.keep_every == 0) return;
+  const int64_t one = std::max<int64_t>(1, Checkpoints::BytesOf(trainer.session())), available = static_cast<int64_t>(space.available);
+  const int64_t missing = flags_.enabled() ? std::max<int64_t>(1, flags_.keep + 1 - std::ssize(checkpoints_.List())) : 0;
+  const int64_t last = WeightsBytes(trainer.session()) + kSmallFiles;
+  WEIR_CHECK(available >= last && (available - last) / one >= missing, ErrorCode::kIoError, "'", run.string(), "' has ", FormatBytes(available), " free; ",
+             missing > 0 ? StrCat(missing, " checkpoints of ", FormatBytes(one), " and ") : "", FormatBytes(last),
+             " of weights and metrics are to be written; ", missing > 0 ? "lower --keep or " : "", "give another --out");
+  if (!flags_.enabled() || flags_.keep_every == 0) return;
   const int64_t for_good = trainer.options().steps / flags_.keep_every - saved_ / flags_.keep_every;
-  if (available / one >= missing + for_good) return;
+  if ((available - last) / one >= missing + for_good) return;
   std::cerr << "warning: '" << folder_.string() << "' has " << FormatBytes(available) << " free, and " << for_good << " checkpoints of " << FormatBytes(one)
             << " are to be kept for good beside " << flags_.keep << " of the newest: the disk will be full before the last step\n";
 }
@@ -142,11 +148,11 @@ void RunCheckpoints::Save(const Trainer& trainer, RunFolder* folder) {
   const auto begin = std::chrono::steady_clock::now();
   Wait(folder);
   since_s_ = Seconds(begin - last_);
-  last_ = begin;
   writer_->Start(state);
   saved_ = state.step;
   if (!flags_.asynchronous()) writer_->Wait();
-  waited_s_ = Seconds(std::chrono::steady_clock::now() - begin);
+  last_ = std::chrono::steady_clock::now();
+  waited_s_ = Seconds(last_ - begin);
 }
 
 void RunCheckpoints::Wait(RunFolder* folder) {
@@ -159,7 +165,7 @@ void RunCheckpoints::Tell(RunFolder* folder) {
   if (!saved || folder == nullptr) return;
   const double time = std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
   folder->Record(CheckpointRecord{.step = saved->step, .bytes = saved->bytes, .waited_ms = 1e3 * waited_s_, .write_ms = 1e3 * saved->write_s,
-                                  .share = waited_s_ / std::max(since_s_, 1e-9), .time = time});
+                                  .share = waited_s_ / std::max(since_s_ + waited_s_, 1e-9), .time = time});
 }
 
 }  // namespace weir

@@ -36,7 +36,7 @@ class RunCheckpoints {
                  bool leads);
 
   // Before the first step: goes on from the newest whole checkpoint when asked to, and checks that every rank can write and
-  // that the disk has room for as many as will be kept. Returns the step to go on after, 0 for a new run; tells on stderr.
+  // that the disk has room for as many as will be kept and for the weights. Returns the step to go on after, 0 for a new run; tells on stderr.
   // `texts` go into every checkpoint.
   int64_t Start(Trainer& trainer, std::map<std::string, std::string> texts);
   // Saves when due, and records in `folder` (nullptr: not this rank's) what became whole since. Throws what went wrong since.
@@ -59,8 +59,8 @@ class RunCheckpoints {
   const bool leads_;
   std::optional<CheckpointWriter> writer_;
   int64_t saved_ = 0;
-  std::chrono::steady_clock::time_point last_;  // the start of the last save
-  double since_s_ = 0, waited_s_ = 0;           // between it and the one before; that steps stood still for it
+  std::chrono::steady_clock::time_point last_;  // when steps went on after the last save
+  double since_s_ = 0, waited_s_ = 0;           // that they ran before the newest; that they stood still for it
 };
 
 }  // namespace weir

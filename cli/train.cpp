@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <csignal>
 #include <ctime>
@@ -86,10 +87,17 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
   return {main, ranks.Options(), dispatch.Options(), data.Options(), data.EvalOptions(), batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
 }
 
-// Ctrl-C and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. Another one two
-// seconds later kills at once; sooner it is the same one again (timeout and srun signal the process and its group).
+// Ctrl-C, a lost terminal's SIGHUP and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. Another
+// one two seconds later kills at once; sooner it is the same one again (timeout and srun signal the process and its group).
 volatile std::sig_atomic_t stop_signal = 0;
 timespec stopped_at;
+std::string on_first, on_second;  // what rank 0 answers
+
+// Of what a signal's handler may do.
+void Answer(const std::string& text) {
+  const int error = errno;
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) errno = error;  // nobody reads
+}
 
 void OnStopSignal(int signal) {
   timespec now;
@@ -97,17 +105,27 @@ void OnStopSignal(int signal) {
   if (stop_signal == 0) {
     stopped_at = now;
     stop_signal = signal;
+    Answer(on_first);
   } else if (now.tv_sec > stopped_at.tv_sec + 1) {
+    Answer(on_second);
     std::signal(signal, SIG_DFL);
     raise(signal);
   }
 }
 
-void StopOnSignals() {
-  struct sigaction action = {};
+void StopOnSignals(bool leads, bool checkpoints) {
+  const std::string line = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // progress may stand there
+  if (leads) {
+    on_first = StrCat(line, "weir train: told to stop; the step under way is finished and ", checkpoints ? "a checkpoint is" : "the weights are",
+                      " saved (a second signal kills at once)\n");
+    on_second = line + "weir train: killed by a second signal; nothing more is saved\n";
+  }
+  struct sigaction action = {}, before = {};
   action.sa_handler = OnStopSignal;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&action.sa_mask, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) sigaddset(&action.sa_mask, signal);
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup's stays ignored
 }
 
 constexpr int64_t kMostTokens = int64_t{1} << 40;
@@ -256,8 +274,8 @@ struct TrainFlags {
 
 // Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
 Ending TrainRank(const TrainFlags& flags, Communicator* world) {
-  StopOnSignals();
   const bool leads = world == nullptr || world->rank() == 0;
+  StopOnSignals(leads, flags.checkpoints.enabled());
   PassManager passes;
   if (!leads) passes.print = [](const std::string&) {};
   if (world != nullptr) CheckSameConfig(*world, flags.config);
@@ -330,7 +348,9 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     return {kExitFailed, StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
                                 "; its weights are in ", folder->Weights().string())};
   }
-  std::cout << "wrote " << folder->Weights().string() << ", metrics.jsonl, loss.svg\n";
+  errno = 0;
+  std::cout << "wrote " << folder->Weights().string() << ", metrics.jsonl, loss.svg" << std::endl;
+  if (errno == EPIPE) std::cout.clear();  // nobody reads; the results are files
   return {kExitOk, ""};
 }
 
@@ -359,6 +379,7 @@ int DryRun(TrainFlags& flags, int64_t world) {
 }  // namespace
 
 int TrainCommand(int argc, const char* const* argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a run outlives the reader of what it prints
   TrainFlags flags;
   auto groups = Flags(flags.run, flags.ranks, flags.dispatch, flags.data, flags.trainer);
   groups.push_back(flags.checkpoints.Options());

@@ -208,9 +208,11 @@ std::string ReadText(const fs::path& path) {
 }
 
 void WriteDurably(const fs::path& path, const std::string& text) {
+  errno = 0;
   std::ofstream out(path, std::ios::binary);
   out << text << std::flush;
-  WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'; check the folder and free space");
+  const int error = errno;
+  WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", path.string(), "': ", std::strerror(error), "; check the folder and free space");
   out.close();
   Flush(path);
 }

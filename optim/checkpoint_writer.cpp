@@ -104,6 +104,8 @@ void CheckpointWriter::Wait() {
   while (!changed_.wait_for(lock, std::chrono::milliseconds(100), [&] { return stage_ == Stage::kEnded; })) {
     if (session_.communicator() != nullptr) session_.communicator()->ThrowIfAborted();
   }
+  lock.unlock();
+  if (failure_) Join();  // told at once: rank 0 would wait for this rank's part, and this one for rank 0 in the next step
 }
 
 // Of the same step there may be one that a killed run left, or that could not be read.
@@ -118,6 +120,7 @@ void CheckpointWriter::MakeFolder() const {
   session_.communicator()->Barrier({"Barrier", "checkpoint folder"});
   WEIR_CHECK(fs::is_directory(Temporary(), error), ErrorCode::kIoError, "rank ", session_.rank(), " does not find '", Temporary().string(),
              "', which rank 0 has made; every rank writes its part of a checkpoint: give an --out that all of them share");
+  session_.communicator()->Barrier({"Barrier", "checkpoint folder is seen"});  // rank 0 may fail and remove it
 }
 
 void CheckpointWriter::Start(const CheckpointState& state) {
@@ -171,9 +174,20 @@ void CheckpointWriter::Run() {
     failure_ = std::current_exception();
   }
   ring_->Close();
-  std::error_code error;
-  if (failure_ && leads()) fs::remove_all(Temporary(), error);
+  if (failure_) GiveUp();
   Enter(Stage::kEnded);
+}
+
+// Rank 0's failure takes the folder from under the others: theirs is its consequence, and rank 0 tells the cause.
+void CheckpointWriter::GiveUp() {
+  std::error_code error;
+  if (leads()) {
+    const fs::path dying = Temporary().string() + "-given-up";  // gone at once for the others
+    fs::rename(Temporary(), dying, error);
+    fs::remove_all(error ? Temporary() : dying, error);
+  } else if (!fs::exists(Temporary(), error) && !error) {
+    failure_ = nullptr;
+  }
 }
 
 WrittenShard CheckpointWriter::WriteShard() {
@@ -228,6 +242,7 @@ std::vector<WrittenShard> CheckpointWriter::Collect() const {
     const fs::path note = Temporary() / NoteName(rank);
     while (!fs::exists(note)) {
       WEIR_CHECK(!stop_, ErrorCode::kIoError, "checkpoint '", Target().string(), "' was given up: rank ", rank, " has not written its part");
+      WEIR_CHECK(fs::exists(Temporary()), ErrorCode::kIoError, "'", Temporary().string(), "' was removed while ranks wrote in it");
       std::this_thread::sleep_for(pause);
       pause = std::min(2 * pause, std::chrono::milliseconds(50));
     }

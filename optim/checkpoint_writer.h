@@ -44,7 +44,7 @@ class CheckpointWriter {
   // Returns when the session may change. First waits for the checkpoint before. Throws what either of them met: IoError (the place,
   // what the system said), DeviceError when a value is not finite, and rank 0 leaves nothing half written behind.
   void Start(const CheckpointState& state);
-  // Until what is under way is whole (rank 0), or written (others), or has failed.
+  // Until what is under way is whole (rank 0), or written (others); throws what it met.
   void Wait();
   // What ended since, once; throws what it met.
   std::optional<SavedCheckpoint> Poll();
@@ -63,6 +63,7 @@ class CheckpointWriter {
   std::vector<uint32_t> WriteRows(const SavedRows& rows, OutputFile& file);
   std::vector<WrittenShard> Collect() const;
   void Commit(const std::vector<WrittenShard>& shards);
+  void GiveUp();
   void Enter(Stage stage);
   void Join();
 

@@ -15,6 +15,9 @@ namespace weir {
 // wait for it, however long it takes.
 void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world = nullptr);
 
+// Of what SaveWeights writes, but for the file's header.
+int64_t WeightsBytes(const TrainingSession& session);
+
 // Returns when `work`, invalid on ranks that have none, is done on all ranks, or throws its error. They meet every half
 // second meanwhile, so that no rank keeps the others waiting for longer than a communicator allows. nullptr: one rank.
 void AwaitTogether(std::future<void> work, Communicator* world);

@@ -150,6 +150,16 @@ void AwaitTogether(std::future<void> work, Communicator* world) {
   if (work.valid()) work.get();
 }
 
+int64_t WeightsBytes(const TrainingSession& session) {
+  std::map<std::string, int64_t> bytes;
+  for (const Value* parameter : session.parameters()) {
+    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) bytes[piece.tensor] = BytesOf(piece.dtype, NumElements(piece.dims));
+  }
+  int64_t all = 0;
+  for (const auto& [tensor, size] : bytes) all += size;
+  return all;
+}
+
 void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world) {
   CheckFinite(session);
   std::vector<TensorEntry> entries;

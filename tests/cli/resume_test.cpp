@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include <nlohmann/json.hpp>
@@ -92,6 +94,30 @@ class Resume : public testing::Test {
     EXPECT_EQ(Losses(a), Losses(b));
     EXPECT_EQ(Evaluations(a), Evaluations(b));
     EXPECT_EQ(Slurp(folder_ / a / "weights.safetensors"), Slurp(folder_ / b / "weights.safetensors"));
+  }
+  // Runs `command` through sh with SIGPIPE and SIGHUP as a login shell has them. Returns its process.
+  static pid_t StartShell(const std::string& command) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (const int signal : {SIGPIPE, SIGHUP}) std::signal(signal, SIG_DFL);
+      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+      _exit(127);
+    }
+    return child;
+  }
+  static int ExitOf(pid_t child) {
+    int status = 0;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+  // As Train, with the folder of runs on a file system of that size; nullopt where this user may not mount one.
+  std::optional<Outcome> TrainOnSmallDisk(const std::string& size, const std::string& more) const {
+    const fs::path disk = folder_ / "disk", log = folder_ / "disk.log";
+    fs::create_directories(disk);
+    const std::string mount = "unshare -rm sh -c 'mount -t tmpfs -o size=" + size + " none " + disk.string();
+    if (std::system((mount + "' >/dev/null 2>&1").c_str()) != 0) return std::nullopt;
+    const int code = ExitOf(StartShell(mount + " && exec " + Command("disk/run", more) + "' >" + log.string() + " 2>&1"));
+    return Outcome{code, Slurp(log)};
   }
   fs::path folder_;
 };
@@ -279,6 +305,7 @@ TEST_F(Resume, TellsWhatACheckpointCostAndPlansItsMemory) {
     steps.push_back(json["step"]);
     EXPECT_GT(json["checkpoint_bytes"].get<int64_t>(), 1000000);
     EXPECT_GE(json["checkpoint_share"].get<double>(), 0);
+    EXPECT_LT(json["checkpoint_share"].get<double>(), 1);
   }
   EXPECT_EQ(steps, (std::vector<int64_t>{3, 6, 7}));
   // 12 bytes of each parameter.
@@ -330,6 +357,55 @@ TEST_F(Resume, RoomIsCheckedBeforeTheFirstStep_SAV07) {
   EXPECT_EQ(Lines("run"), 0);
   EXPECT_EQ(Train("run", "--steps 7 --keep 1").code, 0);
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "run/checkpoints"), {}), 1);
+}
+
+TEST_F(Resume, RoomForTheWeightsIsCheckedBeforeTheFirstStep_SAV07) {
+  const auto small = TrainOnSmallDisk("300k", "--steps 5 --save-every 0 --log-every 1");
+  if (!small) GTEST_SKIP() << "no file systems may be mounted here";
+  EXPECT_EQ(small->code, 1);
+  EXPECT_NE(small->text.find("of weights and metrics are to be written; give another --out"), std::string::npos) << small->text;
+  EXPECT_EQ(small->text.find("step 1/5"), std::string::npos) << small->text;
+  EXPECT_EQ(TrainOnSmallDisk("2m", "--steps 5 --save-every 0")->code, 0) << Slurp(folder_ / "disk.log");
+}
+
+TEST_F(Resume, AFullDiskIsToldByWhoMetItNotByItsPeers) {
+  for (const char* flags : {"--save-async on", "--save-async off"}) {
+    const auto full = TrainOnSmallDisk("4m", StrCat("--ranks 2 --threads 1 --steps 60 --save-every 4 --keep 1 --keep-every 4 ", flags));
+    if (!full) GTEST_SKIP() << "no file systems may be mounted here";
+    EXPECT_EQ(full->code, 1) << full->text;
+    EXPECT_NE(full->text.find("No space left on device"), std::string::npos) << full->text;
+    EXPECT_EQ(full->text.find("does not find"), std::string::npos) << full->text;
+    EXPECT_EQ(full->text.find("No such file"), std::string::npos) << full->text;
+  }
+}
+
+TEST_F(Resume, AHangupIsAnsweredAtOnceAndStopsTheRun) {
+  const fs::path log = folder_ / "log";
+  const auto hang_up = [&](const std::string& out, const std::string& before, const std::string& flags) {
+    const pid_t run = StartShell(before + "exec " + Command(out, flags) + " >/dev/null 2>" + log.string());
+    for (int i = 0; i < 3000 && Lines(out) < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    kill(run, SIGHUP);
+    return ExitOf(run);
+  };
+  EXPECT_EQ(hang_up("run", "", "--steps 100000"), 75);
+  const std::string text = Slurp(log);
+  const size_t answer = text.find("weir train: told to stop; the step under way is finished and a checkpoint is saved (a second signal kills at once)\n");
+  ASSERT_NE(answer, std::string::npos) << text;
+  EXPECT_GT(text.find("stopped by signal 1 after step"), answer) << text;
+  EXPECT_EQ(text.find("told to stop", answer + 20), std::string::npos) << text;
+  EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints" / CheckpointName(Lines("run")) / "checkpoint.json"));
+  EXPECT_EQ(hang_up("ranks", "", "--steps 100000 --ranks 2 --threads 1"), 75);
+  EXPECT_EQ(hang_up("nohup", "trap '' HUP; ", "--steps 60"), 0) << "nohup's run goes on";
+}
+
+TEST_F(Resume, ARunOutlivesTheReaderOfItsOutput) {
+  for (const char* ranks : {"", " --ranks 2 --threads 1"}) {
+    const std::string out = StrCat("run", std::string(ranks).size()), code = (folder_ / "code").string();
+    const pid_t pipe = StartShell("( " + Command(out, StrCat("--steps 30 --log-every 1", ranks)) + " 2>&1; echo $? >" + code + " ) | head -n 1 >/dev/null");
+    EXPECT_EQ(ExitOf(pipe), 0);
+    EXPECT_EQ(Slurp(code), "0\n") << ranks;
+    EXPECT_TRUE(fs::exists(folder_ / out / "weights.safetensors")) << ranks;
+  }
 }
 
 TEST_F(Resume, SaysWhichFlagsChanged) {
