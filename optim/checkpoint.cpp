@@ -41,21 +41,27 @@ void CheckIdentity(const fs::path& checkpoint, const std::map<std::string, std::
 }
 
 void CheckTensors(const fs::path& checkpoint, const TrainingSession& session, const CheckpointIndex& index) {
+  constexpr size_t kListed = 10;
   const auto slots = SlotsOf(session);
-  std::string problems;
+  std::vector<std::string> problems;
   for (const auto& [name, slot] : slots) {
     const auto it = index.tensors.find(name);
     const Dims dims = WholeDims(*slot.parameter);
     if (it == index.tensors.end()) {
-      problems += StrCat("\n  ", name, " is missing");
+      problems.push_back(StrCat(name, " is missing"));
     } else if (it->second.dims != dims) {
-      problems += StrCat("\n  ", name, " is ", ToString(it->second.dims), ", the model has ", ToString(dims));
+      problems.push_back(StrCat(name, " is ", ToString(it->second.dims), ", the model has ", ToString(dims)));
     }
   }
   for (const auto& [name, tensor] : index.tensors) {
-    if (!slots.contains(name)) problems += StrCat("\n  ", name, " is not in the model");
+    if (!slots.contains(name)) problems.push_back(StrCat(name, " is not in the model"));
   }
-  WEIR_CHECK(problems.empty(), ErrorCode::kInvalidArgument, "'", checkpoint.string(), "' is of another model:", problems);
+  if (problems.empty()) return;
+  std::string listed;
+  for (size_t k = 0; k < std::min(kListed, problems.size()); ++k) listed += StrCat("\n  ", problems[k]);
+  if (problems.size() > kListed) listed += StrCat("\n  and ", problems.size() - kListed, " more");
+  throw Error(ErrorCode::kInvalidArgument, StrCat("'", checkpoint.string(), "' is of another model; give the MODEL, --names and --freeze ",
+                                                  "it was made with, or another --out:", listed));
 }
 
 // What this rank holds, wherever it lies.
