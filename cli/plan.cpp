@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <iostream>
 
 #include "backend/cpu/parallel.h"
@@ -102,7 +103,8 @@ class SearchNotes {
  private:
   using Clock = std::chrono::steady_clock;
   static constexpr auto kEvery = std::chrono::seconds(10);
-  double Seconds() const { return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin_).count() / 100) / 10; }
+  // To a tenth.
+  double Seconds() const { return std::floor(std::chrono::duration<double>(Clock::now() - begin_).count() * 10) / 10; }
 
   PlanSearch& search_;
   Clock::time_point begin_ = Clock::now(), told_ = begin_;

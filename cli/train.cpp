@@ -349,7 +349,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
                                 "; its weights are in ", folder->Weights().string())};
   }
   errno = 0;
-  std::cout << "wrote " << folder->Weights().string() << ", metrics.jsonl, loss.svg" << std::endl;
+  std::cout << "wrote " << folder->Weights().string() << ", metrics.jsonl, loss.svg\n" << std::flush;
   if (errno == EPIPE) std::cout.clear();  // nobody reads; the results are files
   return {kExitOk, ""};
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cinttypes>
 #include <cmath>
 #include <cstdio>
 #include <utility>
@@ -29,9 +30,9 @@ std::string Format(const char* format, Args... args) {
 }
 
 std::string ShardName(int64_t rank, int64_t ranks) {
-  return Format("state-%05lld-of-%05lld.safetensors", static_cast<long long>(rank + 1), static_cast<long long>(ranks));
+  return Format("state-%05" PRId64 "-of-%05" PRId64 ".safetensors", rank + 1, ranks);
 }
-std::string NoteName(int64_t rank) { return Format("rank-%05lld.json", static_cast<long long>(rank + 1)); }
+std::string NoteName(int64_t rank) { return Format("rank-%05" PRId64 ".json", rank + 1); }
 
 // Signals go to the thread that answers them, and interrupt no write of this one.
 std::thread WithoutSignals(std::function<void()> body) {
