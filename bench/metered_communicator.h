@@ -3,21 +3,17 @@
 #include <memory>
 #include <string>
 
-#include "backend/communicator.h"
+#include "backend/passing_communicator.h"
 
 namespace weir {
 
 // Passes everything on and counts what leaves this rank.
-class MeteredCommunicator : public Communicator {
+class MeteredCommunicator : public PassingCommunicator {
  public:
-  explicit MeteredCommunicator(Communicator& inner) : inner_(inner), sent_(&own_sent_) {}
+  explicit MeteredCommunicator(Communicator& inner) : PassingCommunicator(inner), sent_(&own_sent_) {}
 
   int64_t sent_bytes() const { return *sent_; }  // since made, through groups too
 
-  int64_t rank() const override { return inner_.rank(); }
-  int64_t size() const override { return inner_.size(); }
-  int64_t GlobalRank(int64_t member) const override { return inner_.GlobalRank(member); }
-  Communicator& host() override { return inner_.host(); }
   Ticket StartExchange(std::span<const Outgoing> send, std::span<const Incoming> receive,
                        const CollectiveName& name) override {
     for (const Outgoing& out : send) Count(out.peer, out.bytes);
@@ -28,14 +24,6 @@ class MeteredCommunicator : public Communicator {
     Count(peer, bytes);
     return inner_.StartSend(peer, tag, bytes, name);
   }
-  Ticket StartReceive(int64_t peer, int64_t tag, std::span<std::byte> bytes,
-                      const CollectiveName& name) override {
-    return inner_.StartReceive(peer, tag, bytes, name);
-  }
-  void Wait(Ticket ticket) override { inner_.Wait(std::move(ticket)); }
-  void Abort(std::string_view reason) noexcept override { inner_.Abort(reason); }
-  void ThrowIfAborted() const override { inner_.ThrowIfAborted(); }
-  void SetLayout(const Layout& layout) override { inner_.SetLayout(layout); }
   Communicator& Group(std::string_view name) override {
     auto& group = groups_[std::string(name)];
     if (group == nullptr) {
@@ -50,7 +38,6 @@ class MeteredCommunicator : public Communicator {
     if (peer != rank()) *sent_ += std::ssize(bytes);
   }
 
-  Communicator& inner_;
   int64_t own_sent_ = 0;
   int64_t* sent_;
   std::map<std::string, std::unique_ptr<MeteredCommunicator>> groups_;

@@ -5,7 +5,6 @@
 #include <cerrno>
 #include <cmath>
 #include <csignal>
-#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -23,6 +22,7 @@
 #include "cli/run_evaluations.h"
 #include "cli/run_folder.h"
 #include "cli/sizes.h"
+#include "cli/stop_signals.h"
 #include "graph/error.h"
 #include "graph_passes/shard_context.h"
 #include "kernels/pipelined_llep/notices.h"
@@ -85,47 +85,6 @@ std::vector<po::options_description> Flags(RunFlags& run, RankFlags& ranks, Disp
       ("decay", text(training.decay), "decayed parameters: matrices (no norms, no biases), dims (two or more dims), all")
       ("max-norm", Real(training.max_norm), "clip the global gradient norm; 0 = off");
   return {main, ranks.Options(), dispatch.Options(), data.Options(), data.EvalOptions(), batch, optimizer, GraphOptions(trainer.training), ModelOptions()};
-}
-
-// Ctrl-C, a lost terminal's SIGHUP and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. Another
-// one two seconds later kills at once; sooner it is the same one again (timeout and srun signal the process and its group).
-volatile std::sig_atomic_t stop_signal = 0;
-timespec stopped_at;
-std::string on_first, on_second;  // what rank 0 answers
-
-// Of what a signal's handler may do.
-void Answer(const std::string& text) {
-  const int error = errno;
-  if (write(STDERR_FILENO, text.data(), text.size()) < 0) errno = error;  // nobody reads
-}
-
-void OnStopSignal(int signal) {
-  timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  if (stop_signal == 0) {
-    stopped_at = now;
-    stop_signal = signal;
-    Answer(on_first);
-  } else if (now.tv_sec > stopped_at.tv_sec + 1) {
-    Answer(on_second);
-    std::signal(signal, SIG_DFL);
-    raise(signal);
-  }
-}
-
-void StopOnSignals(bool leads, bool checkpoints) {
-  const std::string line = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // progress may stand there
-  if (leads) {
-    on_first = StrCat(line, "weir train: told to stop; the step under way is finished and ", checkpoints ? "a checkpoint is" : "the weights are",
-                      " saved (a second signal kills at once)\n");
-    on_second = line + "weir train: killed by a second signal; nothing more is saved\n";
-  }
-  struct sigaction action = {}, before = {};
-  action.sa_handler = OnStopSignal;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) sigaddset(&action.sa_mask, signal);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
-  sigaction(SIGHUP, nullptr, &before);
-  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup's stays ignored
 }
 
 constexpr int64_t kMostTokens = int64_t{1} << 40;
@@ -209,13 +168,6 @@ void TellConfigChanges(const fs::path& file, const std::string& now) {
   std::ifstream in(file);
   const std::string then((std::istreambuf_iterator<char>(in)), {});
   for (const std::string& change : ConfigChanges(then, now)) std::cerr << "changed " << change << "\n";
-}
-
-// The signal that any rank got, on all of them: they stop after the same step.
-int AgreedSignal(Communicator* world) {
-  if (world == nullptr) return stop_signal;
-  const auto signals = world->GatherValues(int{stop_signal}, {"AgreedSignal", "stop"});
-  return *std::ranges::max_element(signals);
 }
 
 int64_t AgreedMaximum(Communicator* world, int64_t value) {

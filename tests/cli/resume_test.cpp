@@ -1,126 +1,12 @@
-// `weir train --save-every --resume auto`: the real program, stopped and killed. SAV rows of public reports.
+// `weir train --save-every --resume auto`: the real program, stopped and gone on with. SAV rows of public reports.
 #include <gtest/gtest.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
-#include <csignal>
-#include <filesystem>
-#include <fstream>
-#include <optional>
-#include <thread>
-
-#include <nlohmann/json.hpp>
-
-#include "cli/sizes.h"
-#include "graph/error.h"
-#include "importer/safetensors.h"
-#include "optim/checkpoint.h"
-#include "tests/slurp.h"
+#include "tests/cli/trained_run.h"
 
 namespace weir {
 namespace {
 
-namespace fs = std::filesystem;
-
-class Resume : public testing::Test {
- protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fs::temp_directory_path() / ("weir_resume_" + std::string(info->name()) + std::to_string(getpid()));
-    fs::create_directories(folder_);
-    std::ofstream data(folder_ / "text.txt");
-    for (int i = 0; i < 300; ++i) data << "line " << i * i % 97 << " of some text\n";
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string Command(const std::string& out, const std::string& more) const {
-    return WEIR_PROGRAM " train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --data " +
-           (folder_ / "text.txt").string() + " --out " + (folder_ / out).string() +
-           " --sequence 32 --micro-batch 2 --learning-rate 3e-3 " + (more.find("--save-every") == std::string::npos ? "--save-every 3 " : "") + more;
-  }
-  struct Outcome {
-    int code;
-    std::string text;
-  };
-  Outcome Train(const std::string& out, const std::string& more) const {
-    const fs::path log = folder_ / (out + ".log");
-    const int status = std::system((Command(out, more) + " >" + log.string() + " 2>&1").c_str());
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, Slurp(log)};
-  }
-  // Starts a run and sends `signal` once it has logged `lines` steps. Returns its wait status.
-  int Interrupt(const std::string& out, const std::string& more, int lines, int signal) const {
-    const pid_t child = fork();
-    if (child == 0) {
-      execl("/bin/sh", "sh", "-c", ("exec " + Command(out, more) + " 2>/dev/null >/dev/null").c_str(), nullptr);
-      _exit(127);
-    }
-    for (int i = 0; i < 3000 && Lines(out) < lines; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    kill(child, signal);
-    int status = 0;
-    waitpid(child, &status, 0);
-    return status;
-  }
-  // Of steps and evaluations.
-  int64_t Lines(const std::string& out) const {
-    std::ifstream file(folder_ / out / "metrics.jsonl");
-    int64_t lines = 0;
-    for (std::string line; std::getline(file, line);) lines += line.find("checkpoint_bytes") == std::string::npos && !file.eof() ? 1 : 0;
-    return lines;
-  }
-  // The losses as they were written, without times.
-  std::vector<std::string> Losses(const std::string& out) const {
-    std::vector<std::string> losses;
-    std::ifstream file(folder_ / out / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto json = nlohmann::json::parse(line);
-      if (json.contains("eval_loss") || json.contains("checkpoint_bytes")) continue;
-      losses.push_back(json["step"].dump() + " " + json["loss"].dump() + " " + json["grad_norm"].dump());
-    }
-    return losses;
-  }
-  // The evaluations as they were written, without times.
-  std::vector<std::string> Evaluations(const std::string& out) const {
-    std::vector<std::string> evaluations;
-    std::ifstream file(folder_ / out / "metrics.jsonl");
-    for (std::string line; std::getline(file, line);) {
-      const auto json = nlohmann::json::parse(line);
-      if (json.contains("eval_loss")) evaluations.push_back(StrCat(json["step"].dump(), " ", json["eval_loss"].dump(), " ", json["eval_tokens"].dump()));
-    }
-    return evaluations;
-  }
-  void ExpectSame(const std::string& a, const std::string& b) const {
-    EXPECT_EQ(Losses(a), Losses(b));
-    EXPECT_EQ(Evaluations(a), Evaluations(b));
-    EXPECT_EQ(Slurp(folder_ / a / "weights.safetensors"), Slurp(folder_ / b / "weights.safetensors"));
-  }
-  // Runs `command` through sh with SIGPIPE and SIGHUP as a login shell has them. Returns its process.
-  static pid_t StartShell(const std::string& command) {
-    const pid_t child = fork();
-    if (child == 0) {
-      for (const int signal : {SIGPIPE, SIGHUP}) std::signal(signal, SIG_DFL);
-      execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-      _exit(127);
-    }
-    return child;
-  }
-  static int ExitOf(pid_t child) {
-    int status = 0;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-  }
-  // As Train, with the folder of runs on a file system of that size; nullopt where this user may not mount one.
-  std::optional<Outcome> TrainOnSmallDisk(const std::string& size, const std::string& more) const {
-    const fs::path disk = folder_ / "disk", log = folder_ / "disk.log";
-    fs::create_directories(disk);
-    const std::string mount = "unshare -rm sh -c 'mount -t tmpfs -o size=" + size + " none " + disk.string();
-    if (std::system((mount + "' >/dev/null 2>&1").c_str()) != 0) return std::nullopt;
-    const int code = ExitOf(StartShell(mount + " && exec " + Command("disk/run", more) + "' >" + log.string() + " 2>&1"));
-    return Outcome{code, Slurp(log)};
-  }
-  fs::path folder_;
-};
+class Resume : public TrainedRun {};
 
 TEST_F(Resume, AStoppedRunEndsWithTheRequeueCodeAndGoesOnToTheSameBytes) {
   ASSERT_EQ(Train("whole", "--steps 200").code, 0);
@@ -246,52 +132,6 @@ TEST_F(Resume, AMixtureGoesOnWithItsWeightsOnly) {
   EXPECT_EQ(train("wrong", "--steps 9" + mixture(":0.7", "")).code, 2) << "one weight only";
 }
 
-// Held-out data of many times what is trained on between two evaluations: the signal comes while evaluating.
-TEST_F(Resume, ASignalDuringAnEvaluationSavesAndStops_SAV08) {
-  {
-    std::ofstream held(folder_ / "held.txt");
-    for (int i = 0; i < 100000; ++i) held << "line " << i << " of another text\n";
-  }
-  for (const char* ranks : {"", " --ranks 2 --threads 1"}) {
-    const std::string out = StrCat("run", std::string(ranks).size());
-    const std::string flags = "--steps 40 --eval-batches 1000000 --eval-every 1 --eval-data " + (folder_ / "held.txt").string() + ranks;
-    const pid_t child = fork();
-    if (child == 0) {
-      execl("/bin/sh", "sh", "-c", ("exec " + Command(out, flags) + " 2>/dev/null >/dev/null").c_str(), nullptr);
-      _exit(127);
-    }
-    for (int i = 0; i < 3000 && !fs::exists(folder_ / out / "plan.json"); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    const auto start = std::chrono::steady_clock::now();
-    kill(child, SIGTERM);
-    int status = 0;
-    waitpid(child, &status, 0);
-    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
-    ASSERT_TRUE(WIFEXITED(status));
-    EXPECT_EQ(WEXITSTATUS(status), 75) << ranks;
-    EXPECT_TRUE(Losses(out).empty() && Evaluations(out).empty()) << "the first evaluation takes longer";
-  }
-}
-
-// Every step is saved, so that the signal comes while one is: it is whole, and the last step is saved too.
-TEST_F(Resume, ASignalDuringASaveSavesTheLastStep_SAV08) {
-  ASSERT_EQ(Train("whole", "--steps 60").code, 0);
-  int lines = 4;
-  for (const char* flags : {"", " --save-async off", " --ranks 2 --threads 1"}) {
-    fs::remove_all(folder_ / "parts");
-    for (const int signal : {SIGTERM, SIGUSR1}) {
-      const int status = Interrupt("parts", StrCat("--steps 60 --save-every 1 --resume auto", flags), lines, signal);
-      ASSERT_TRUE(WIFEXITED(status)) << flags;
-      if (Lines("parts") == 60) continue;
-      EXPECT_EQ(WEXITSTATUS(status), 75) << flags;
-      EXPECT_TRUE(fs::exists(folder_ / "parts/checkpoints" / CheckpointName(Lines("parts")) / "checkpoint.json")) << flags;
-      lines += 9;
-    }
-    ASSERT_EQ(Train("parts", StrCat("--steps 60 --save-every 1 --resume auto", flags)).code, 0);
-    if (std::string(flags).find("ranks") == std::string::npos) ExpectSame("whole", "parts");
-  }
-}
-
 TEST_F(Resume, TellsWhatACheckpointCostAndPlansItsMemory) {
   const Outcome outcome = Train("run", "--steps 7");
   ASSERT_EQ(outcome.code, 0) << outcome.text;
@@ -348,64 +188,6 @@ TEST_F(Resume, PlanCountsCheckpointsToTheByte) {
   EXPECT_TRUE(WIFEXITED(refused) && WEXITSTATUS(refused) == 3);
   ASSERT_EQ(std::system((plan + "1GB >" + (folder_ / "auto.txt").string() + " 2>&1").c_str()), 0);
   EXPECT_NE(Slurp(folder_ / "auto.txt").find("--save-every 7"), std::string::npos) << Slurp(folder_ / "auto.txt");
-}
-
-TEST_F(Resume, RoomIsCheckedBeforeTheFirstStep_SAV07) {
-  const Outcome outcome = Train("run", "--steps 7 --keep 1000000000");
-  EXPECT_EQ(outcome.code, 1);
-  EXPECT_NE(outcome.text.find("are to be written; lower --keep or give another --out"), std::string::npos) << outcome.text;
-  EXPECT_EQ(Lines("run"), 0);
-  EXPECT_EQ(Train("run", "--steps 7 --keep 1").code, 0);
-  EXPECT_EQ(std::distance(fs::directory_iterator(folder_ / "run/checkpoints"), {}), 1);
-}
-
-TEST_F(Resume, RoomForTheWeightsIsCheckedBeforeTheFirstStep_SAV07) {
-  const auto small = TrainOnSmallDisk("300k", "--steps 5 --save-every 0 --log-every 1");
-  if (!small) GTEST_SKIP() << "no file systems may be mounted here";
-  EXPECT_EQ(small->code, 1);
-  EXPECT_NE(small->text.find("of weights and metrics are to be written; give another --out"), std::string::npos) << small->text;
-  EXPECT_EQ(small->text.find("step 1/5"), std::string::npos) << small->text;
-  EXPECT_EQ(TrainOnSmallDisk("2m", "--steps 5 --save-every 0")->code, 0) << Slurp(folder_ / "disk.log");
-}
-
-TEST_F(Resume, AFullDiskIsToldByWhoMetItNotByItsPeers) {
-  for (const char* flags : {"--save-async on", "--save-async off"}) {
-    const auto full = TrainOnSmallDisk("4m", StrCat("--ranks 2 --threads 1 --steps 60 --save-every 4 --keep 1 --keep-every 4 ", flags));
-    if (!full) GTEST_SKIP() << "no file systems may be mounted here";
-    EXPECT_EQ(full->code, 1) << full->text;
-    EXPECT_NE(full->text.find("No space left on device"), std::string::npos) << full->text;
-    EXPECT_EQ(full->text.find("does not find"), std::string::npos) << full->text;
-    EXPECT_EQ(full->text.find("No such file"), std::string::npos) << full->text;
-  }
-}
-
-TEST_F(Resume, AHangupIsAnsweredAtOnceAndStopsTheRun) {
-  const fs::path log = folder_ / "log";
-  const auto hang_up = [&](const std::string& out, const std::string& before, const std::string& flags) {
-    const pid_t run = StartShell(before + "exec " + Command(out, flags) + " >/dev/null 2>" + log.string());
-    for (int i = 0; i < 3000 && Lines(out) < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    kill(run, SIGHUP);
-    return ExitOf(run);
-  };
-  EXPECT_EQ(hang_up("run", "", "--steps 100000"), 75);
-  const std::string text = Slurp(log);
-  const size_t answer = text.find("weir train: told to stop; the step under way is finished and a checkpoint is saved (a second signal kills at once)\n");
-  ASSERT_NE(answer, std::string::npos) << text;
-  EXPECT_GT(text.find("stopped by signal 1 after step"), answer) << text;
-  EXPECT_EQ(text.find("told to stop", answer + 20), std::string::npos) << text;
-  EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints" / CheckpointName(Lines("run")) / "checkpoint.json"));
-  EXPECT_EQ(hang_up("ranks", "", "--steps 100000 --ranks 2 --threads 1"), 75);
-  EXPECT_EQ(hang_up("nohup", "trap '' HUP; ", "--steps 60"), 0) << "nohup's run goes on";
-}
-
-TEST_F(Resume, ARunOutlivesTheReaderOfItsOutput) {
-  for (const char* ranks : {"", " --ranks 2 --threads 1"}) {
-    const std::string out = StrCat("run", std::string(ranks).size()), code = (folder_ / "code").string();
-    const pid_t pipe = StartShell("( " + Command(out, StrCat("--steps 30 --log-every 1", ranks)) + " 2>&1; echo $? >" + code + " ) | head -n 1 >/dev/null");
-    EXPECT_EQ(ExitOf(pipe), 0);
-    EXPECT_EQ(Slurp(code), "0\n") << ranks;
-    EXPECT_TRUE(fs::exists(folder_ / out / "weights.safetensors")) << ranks;
-  }
 }
 
 TEST_F(Resume, SaysWhichFlagsChanged) {

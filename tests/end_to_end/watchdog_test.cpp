@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "backend/cpu/thread_communicator.h"
+#include "backend/passing_communicator.h"
 #include "graph/error.h"
 #include "tests/end_to_end/knob_cases.h"
 #include "tests/end_to_end/rank_launch.h"
@@ -17,14 +18,11 @@ namespace weir {
 namespace {
 
 // Does something before each transfer that a rank starts, in any of its groups.
-class WatchedCommunicator : public Communicator {
+class WatchedCommunicator : public PassingCommunicator {
  public:
   using Before = std::function<void(const CollectiveName&)>;
-  WatchedCommunicator(Communicator& inner, Before before) : inner_(inner), before_(std::move(before)) {}
+  WatchedCommunicator(Communicator& inner, Before before) : PassingCommunicator(inner), before_(std::move(before)) {}
 
-  int64_t rank() const override { return inner_.rank(); }
-  int64_t size() const override { return inner_.size(); }
-  int64_t GlobalRank(int64_t member) const override { return inner_.GlobalRank(member); }
   Ticket StartExchange(std::span<const Outgoing> send, std::span<const Incoming> receive, const CollectiveName& name) override {
     before_(name);
     return inner_.StartExchange(send, receive, name);
@@ -37,10 +35,6 @@ class WatchedCommunicator : public Communicator {
     before_(name);
     return inner_.StartReceive(peer, tag, bytes, name);
   }
-  void Wait(Ticket ticket) override { inner_.Wait(std::move(ticket)); }
-  void Abort(std::string_view reason) noexcept override { inner_.Abort(reason); }
-  void ThrowIfAborted() const override { inner_.ThrowIfAborted(); }
-  void SetLayout(const Layout& layout) override { inner_.SetLayout(layout); }
   Communicator& Group(std::string_view name) override {
     auto& group = groups_[std::string(name)];
     if (group == nullptr) group = std::make_unique<WatchedCommunicator>(inner_.Group(name), before_);
@@ -48,7 +42,6 @@ class WatchedCommunicator : public Communicator {
   }
 
  private:
-  Communicator& inner_;
   Before before_;
   std::map<std::string, std::unique_ptr<WatchedCommunicator>> groups_;
 };

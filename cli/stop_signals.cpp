@@ -1,0 +1,63 @@
+#include "cli/stop_signals.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <ctime>
+#include <string>
+
+#include "graph/error.h"
+
+namespace weir {
+namespace {
+
+volatile std::sig_atomic_t stop_signal = 0;
+timespec stopped_at;
+std::string on_first, on_second;  // what rank 0 answers
+
+// Of what a signal's handler may do.
+void Answer(const std::string& text) {
+  const int error = errno;
+  if (write(STDERR_FILENO, text.data(), text.size()) < 0) errno = error;  // nobody reads
+}
+
+void OnStopSignal(int signal) {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (stop_signal == 0) {
+    stopped_at = now;
+    stop_signal = signal;
+    Answer(on_first);
+  } else if (now.tv_sec > stopped_at.tv_sec + 1) {
+    Answer(on_second);
+    std::signal(signal, SIG_DFL);
+    raise(signal);
+  }
+}
+
+}  // namespace
+
+void StopOnSignals(bool leads, bool checkpoints) {
+  const std::string line = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // progress may stand there
+  if (leads) {
+    on_first = StrCat(line, "weir train: told to stop; the step under way is finished and ", checkpoints ? "a checkpoint is" : "the weights are",
+                      " saved (a second signal kills at once)\n");
+    on_second = line + "weir train: killed by a second signal; nothing more is saved\n";
+  }
+  struct sigaction action = {}, before = {};
+  action.sa_handler = OnStopSignal;
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) sigaddset(&action.sa_mask, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
+  sigaction(SIGHUP, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup's stays ignored
+}
+
+int AgreedSignal(Communicator* world) {
+  if (world == nullptr) return stop_signal;
+  const auto signals = world->GatherValues(int{stop_signal}, {"AgreedSignal", "stop"});
+  return *std::ranges::max_element(signals);
+}
+
+}  // namespace weir

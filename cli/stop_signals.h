@@ -1,0 +1,14 @@
+#pragma once
+#include "backend/communicator.h"
+
+namespace weir {
+
+// Ctrl-C, a lost terminal's SIGHUP and the scheduler's SIGTERM or SIGUSR1 end a run between steps, with its weights saved. Another
+// one two seconds later kills at once; sooner it is the same one again (timeout and srun signal the process and its group).
+// The rank that leads answers each in a line.
+void StopOnSignals(bool leads, bool checkpoints);
+
+// The signal that any rank got, on all of them, or 0: they stop after the same step. Alone without a world.
+int AgreedSignal(Communicator* world);
+
+}  // namespace weir
