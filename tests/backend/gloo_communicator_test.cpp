@@ -90,7 +90,10 @@ TEST(GlooCommunicator, ReportsARankThatNeverComesForEveryCollective) {
 
 TEST(GlooCommunicator, SpreadsTheFirstError) {
   const auto texts = RunGlooThreads(4, kPatient, [](Communicator& world) {
-    if (world.rank() == 2) throw Error(ErrorCode::kIoError, "the disk of rank 2 is full");
+    if (world.rank() == 2) {
+      std::this_thread::sleep_for(milliseconds(500));  // the others wait in the exchange by then, and can name it
+      throw Error(ErrorCode::kIoError, "the disk of rank 2 is full");
+    }
     world.GatherValues(int64_t{1}, {"AllGather", "labels"});
   });
   for (const std::string& text : texts) EXPECT_NE(text.find("the disk of rank 2 is full"), std::string::npos) << text;
