@@ -104,6 +104,8 @@ struct Child {
   Descriptor stderr_pipe;
   std::string line;  // begun and not ended yet
   bool running = true;
+  std::optional<Clock::time_point> deadline = {};  // since another failed
+  int stage = 0;  // 1: was sent SIGTERM, 2: SIGKILL
 };
 
 class Launcher {
@@ -256,29 +258,42 @@ class Launcher {
       child.running = false;
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       if (code == 0) continue;
-      if (!deadline_) deadline_ = Clock::now() + options_.grace;
+      if (!failed_) Fail(WIFSIGNALED(status) || code == kExitPeerFailed);
       if (code == kExitPeerFailed) {
         peer_failed_ = true;
         continue;
       }
-      if (stage_ == 0 && WIFSIGNALED(status)) {
+      if (child.stage == 0 && WIFSIGNALED(status)) {
         Say(child, StrCat("was ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")"));
       }
       if (code == 127) Say(child, "could not be started: " + options_.program);
-      if (!first_failure_ && stage_ == 0) first_failure_ = code;
+      if (!first_failure_ && child.stage == 0) first_failure_ = code;
     }
+  }
+
+  // The first failure. Who stands still for it, stopped, wakes and hears of it.
+  void Fail(bool lost) {
+    failed_ = true;
+    lost_ = lost;
+    for (Child& child : children_) child.deadline = Clock::now() + GraceOf(child);
+    SignalRunning(SIGCONT);
+  }
+
+  std::chrono::milliseconds GraceOf(const Child& child) const {
+    return lost_ && child.rank > 0 ? std::min(options_.grace, options_.grace_when_lost) : options_.grace;
   }
 
   // After the first failure: wait, then SIGTERM, then SIGKILL.
   void Escalate() {
-    if (!deadline_ || Clock::now() < *deadline_) return;
-    ++stage_;
-    for (const Child& child : children_) {
-      if (child.running) Say(child, stage_ == 1 ? "does not end by itself; sending SIGTERM" : "does not end; killing it");
+    const auto now = Clock::now();
+    for (Child& child : children_) {
+      if (!child.running || !child.deadline || now < *child.deadline) continue;
+      ++child.stage;
+      Say(child, child.stage == 1 ? "does not end by itself; sending SIGTERM" : "does not end; killing it");
+      kill(child.pid, child.stage == 1 ? SIGTERM : SIGKILL);
+      kill(child.pid, SIGCONT);  // a stopped process does not see the first
+      child.deadline = now + GraceOf(child);
     }
-    SignalRunning(stage_ == 1 ? SIGTERM : SIGKILL);
-    if (stage_ == 1) SignalRunning(SIGCONT);  // a stopped process does not see the first
-    deadline_ = Clock::now() + options_.grace;
   }
 
   static void Say(const Child& child, const std::string& text) {
@@ -290,11 +305,9 @@ class Launcher {
   SignalQueue signals_;
   std::vector<Child> children_;
   std::deque<Message> held_, told_;  // of other ranks, of rank 0; oldest first
-  std::optional<Clock::time_point> deadline_;
   std::optional<int> first_failure_;
-  bool peer_failed_ = false;
+  bool failed_ = false, lost_ = false, peer_failed_ = false;  // any rank; the first died or missed another
   std::optional<Clock::time_point> interrupted_;
-  int stage_ = 0;
 };
 
 }  // namespace

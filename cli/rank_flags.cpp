@@ -16,6 +16,8 @@ namespace {
 
 // How long the other ranks, rank 0 with the weights to save among them, have to end after one has failed.
 constexpr auto kSaveTime = std::chrono::seconds(15);
+// The same for ranks without a word to save, when one was killed or stopped.
+constexpr auto kLostTime = std::chrono::seconds(1);
 // Processes to start on one machine: with many more than its cores they do not come up in time.
 constexpr int64_t kRanksPerCore = 16, kFewRanks = 64;
 
@@ -69,7 +71,7 @@ int64_t WorldSize(const RankFlags& flags, const RankEnvironment& environment) { 
 
 std::optional<int> StartRanks(const RankFlags& flags, const RankEnvironment& environment, std::vector<std::string> arguments) {
   if (!environment.launcher.empty() || flags.ranks <= 1) return std::nullopt;
-  return LaunchRanks({.ranks = flags.ranks, .arguments = std::move(arguments), .grace = kSaveTime});
+  return LaunchRanks({.ranks = flags.ranks, .arguments = std::move(arguments), .grace = kSaveTime, .grace_when_lost = kLostTime});
 }
 
 int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const std::string& device, const std::string& command,

@@ -37,7 +37,19 @@ void OnStopSignal(int signal) {
   }
 }
 
+sigset_t StopSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
 }  // namespace
+
+void HoldStopSignals() {
+  const sigset_t set = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
 
 void StopOnSignals(bool leads, bool checkpoints) {
   const std::string line = isatty(STDERR_FILENO) != 0 ? "\n" : "";  // progress may stand there
@@ -48,10 +60,11 @@ void StopOnSignals(bool leads, bool checkpoints) {
   }
   struct sigaction action = {}, before = {};
   action.sa_handler = OnStopSignal;
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGHUP}) sigaddset(&action.sa_mask, signal);
+  action.sa_mask = StopSignals();
   for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaction(signal, &action, nullptr);
   sigaction(SIGHUP, nullptr, &before);
   if (before.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);  // nohup's stays ignored
+  pthread_sigmask(SIG_UNBLOCK, &action.sa_mask, nullptr);
 }
 
 int AgreedSignal(Communicator* world) {

@@ -227,10 +227,12 @@ struct TrainFlags {
 // Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
 Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const bool leads = world == nullptr || world->rank() == 0;
-  StopOnSignals(leads, flags.checkpoints.enabled());
   PassManager passes;
   if (!leads) passes.print = [](const std::string&) {};
   if (world != nullptr) CheckSameConfig(*world, flags.config);
+  if (const int signal = AgreedSignal(world)) {
+    return leads ? Ending{flags.checkpoints.enabled() ? kExitRequeue : kExitFailed, StrCat("stopped by signal ", signal, " before anything was begun")} : Ending{};
+  }
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   const int64_t vocabulary = VocabularyOf(*graph);
   if (const std::string lost = LostInExport(*graph); leads && !lost.empty()) std::cerr << lost << "\n";
@@ -354,7 +356,9 @@ int TrainCommand(int argc, const char* const* argv) {
   if (run.dry_run) return DryRun(flags, WorldSize(flags.ranks, environment));
   std::vector<std::string> arguments = {"weir"};
   arguments.insert(arguments.end(), argv, argv + argc);
+  HoldStopSignals();
   if (const auto ended = StartRanks(flags.ranks, environment, std::move(arguments))) return *ended;
+  StopOnSignals(environment.rank == 0, flags.checkpoints.enabled());
   TrainerOptions& options = flags.trainer;
   options.non_finite = run.non_finite == "skip" ? NonFinitePolicy::kSkip : NonFinitePolicy::kStop;
   options.init.enabled = run.init == "normal";

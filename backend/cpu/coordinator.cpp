@@ -111,8 +111,9 @@ struct Coordinator::Impl {
       }
       pollfd wait{socket.fd(), POLLIN, 0};
       poll(&wait, 1, 20);
+      heard += watch.Look();
       if (wait.revents != 0) Read();
-      if (Clock::now() - heard > options.silence) {
+      if (watch.looked() - heard > options.silence) {
         Fail(0, StrCat("its heart has not beaten for ", options.silence.count() / 1e3, " s (stopped, swapping or unplugged?)"), false);
       }
     }
@@ -136,6 +137,7 @@ struct Coordinator::Impl {
       Fail(std::stoll(failure.text), failure.text.substr(failure.text.find('\n') + 1), false);
     }
     if (alive) return;
+    if (!all_left && watch.JustWoke()) Fail(environment.rank, watch.Text(), false);
     if (!all_left) Fail(0, "its process ended without a word (killed?)", false);
     std::this_thread::sleep_for(kRetry);  // a closed connection stays readable; do not spin
   }
@@ -168,7 +170,7 @@ struct Coordinator::Impl {
       const std::lock_guard lock(mutex);
       if (aborted) return;
       origin = rank;
-      reason = std::move(text);
+      reason = rank == environment.rank && !tell ? StrCat("rank ", rank, " was given up: ", text) : std::move(text);
       aborted = true;
       if (tell) socket.Send(frame::kAbort, reason);
       tell_waiting = std::move(on_abort);
@@ -207,6 +209,7 @@ struct Coordinator::Impl {
   std::function<void()> on_abort;
   std::atomic<bool> aborted = false, stop = false, all_left = false;
   Clock::time_point heard;
+  PauseWatch watch{options.silence};
   std::thread thread;
 };
 

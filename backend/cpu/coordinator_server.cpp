@@ -9,6 +9,7 @@
 #include <map>
 #include <set>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "graph/error.h"
@@ -16,7 +17,7 @@
 namespace weir {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Clock = PauseWatch::Clock;
 
 struct Connection {
   FrameSocket socket;
@@ -42,7 +43,21 @@ double Seconds(Clock::duration duration) {
   return static_cast<double>(std::chrono::duration_cast<std::chrono::milliseconds>(duration).count()) / 1e3;
 }
 
+constexpr auto kShortestPause = std::chrono::seconds(1);
+
 }  // namespace
+
+PauseWatch::Clock::duration PauseWatch::Look() {
+  const auto now = Clock::now();
+  const auto since = now - std::exchange(looked_, now);
+  if (since < kShortestPause) return Clock::duration::zero();
+  woke_ = now;
+  return pause_ = since;
+}
+
+std::string PauseWatch::Text() const {
+  return StrCat("it stood still for ", Seconds(pause_), " s (stopped or swapping?)");
+}
 
 struct CoordinatorServer::Impl {
   Impl(Descriptor l, int64_t world, const CommOptions& o)
@@ -73,6 +88,8 @@ struct CoordinatorServer::Impl {
     }
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now()).count();
     poll(wait.data(), wait.size(), static_cast<int>(std::clamp<int64_t>(left, 0, 50)));
+    const auto pause = watch.Look();
+    for (Connection& c : connections) c.heard += pause;
     size_t k = 1;
     for (Connection& c : connections) {
       if (wait[k++].revents != 0) Serve(c);
@@ -101,7 +118,8 @@ struct CoordinatorServer::Impl {
     }
     if (alive || !c.socket.open()) return;
     c.socket.Close();
-    if (c.rank >= 0 && !c.leaving) Fail(c.rank, "its process ended without a word (killed?), last " + StatusOf(c.rank));
+    if (c.rank < 0 || c.leaving) return;
+    watch.JustWoke() ? Fail(0, watch.Text()) : Fail(c.rank, "its process ended without a word (killed?), last " + StatusOf(c.rank));
   }
 
   void Handle(Connection& c, Frame& frame) {
@@ -160,7 +178,7 @@ struct CoordinatorServer::Impl {
   }
 
   void CheckHearts() {
-    const auto now = Clock::now();
+    const auto now = watch.looked();
     for (const Connection& c : connections) {
       if (c.rank < 0 || now - c.heard < options.silence) continue;
       Fail(c.rank, StrCat("its heart has not beaten for ", Seconds(now - c.heard), " s (stopped, swapping or unplugged?), last ",
@@ -193,6 +211,7 @@ struct CoordinatorServer::Impl {
   std::vector<RankState> ranks;
   std::map<std::string, std::string> store;
   std::string failure;
+  PauseWatch watch{options.silence};
   size_t left = 0;
   std::atomic<bool> stop = false;
   std::thread thread;  // last: starts when the rest is there

@@ -18,6 +18,25 @@ inline constexpr char kLeaving = 'L';  // to server: done; to rank: all are done
 inline constexpr const char* kProtocol = "weir1";
 }  // namespace frame
 
+// Knows when this process itself did not run (stopped, suspended, swapping): that is no other rank's silence.
+class PauseWatch {
+ public:
+  using Clock = std::chrono::steady_clock;
+  explicit PauseWatch(Clock::duration silence) : silence_(silence) {}
+  // Call it many times a second. Returns how long the process paused since the last call; 0 = it ran.
+  Clock::duration Look();
+  Clock::time_point looked() const { return looked_; }
+  // The process has just gone on after a pause in which the others may have given it up: a closed connection says they did.
+  bool JustWoke() const { return 2 * pause_ > silence_ && looked_ - woke_ < kJust; }
+  std::string Text() const;
+
+ private:
+  static constexpr auto kJust = std::chrono::seconds(1);
+  Clock::duration silence_;
+  Clock::time_point looked_ = Clock::now(), woke_;
+  Clock::duration pause_ = Clock::duration::zero();  // the last one
+};
+
 // The coordinators' server: one thread that answers, watches hearts and spreads the first failure.
 class CoordinatorServer {
  public:

@@ -266,6 +266,37 @@ TEST(GlooProcesses, NoticeAStoppedRank) {
   EXPECT_LT(outcome.seconds, 20);
   EXPECT_NE(outcome.text.find("rank 1 failed: its heart has not beaten for "), std::string::npos) << outcome.text;
   EXPECT_NE(outcome.text.find("AllGather of 'labels'"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("[1] CommError: rank 1 was given up: its heart has not beaten for "), std::string::npos) << outcome.text;
+  EXPECT_EQ(outcome.text.find("rank 0 failed"), std::string::npos) << outcome.text;
+  EXPECT_EQ(outcome.text.find("SIGTERM"), std::string::npos) << "woken, it ends by itself: " << outcome.text;
+}
+
+TEST(GlooProcesses, NoticeAStoppedRank0) {
+  CommOptions options = kPatient;
+  options.silence = milliseconds(2500);
+  const Outcome outcome = RunProcesses(2, options, [](Communicator& world) {
+    world.Barrier({"Barrier", "start"});
+    if (world.rank() == 0) kill(getpid(), SIGSTOP);
+    world.GatherValues(int64_t{1}, {"AllGather", "labels"});
+  });
+  EXPECT_EQ(outcome.code, kOwnError);
+  EXPECT_NE(outcome.text.find("[1] CommError: rank 0 failed: its heart has not beaten for 2.5 s"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("CommError: rank 0 was given up: it stood still for "), std::string::npos) << outcome.text;
+  EXPECT_EQ(outcome.text.find("rank 1 failed"), std::string::npos) << outcome.text;
+}
+
+// As a scheduler suspends a job and goes on with it.
+TEST(GlooProcesses, GoOnWhenAllWereStopped) {
+  CommOptions options = kPatient;
+  options.silence = milliseconds(2500);
+  const Outcome outcome = RunProcesses(2, options, [](Communicator& world) {
+    world.Barrier({"Barrier", "start"});
+    EXPECT_EQ(std::system(StrCat("(sleep 3.5; kill -CONT ", getpid(), ") &").c_str()), 0);
+    kill(getpid(), SIGSTOP);
+    std::this_thread::sleep_for(milliseconds(500));
+    EXPECT_EQ(world.GatherValues(world.rank(), {"AllGather", "labels"}), (std::vector<int64_t>{0, 1}));
+  });
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
 }
 
 TEST(GlooProcesses, EndWithTheCodeOfTheRankThatFailed) {

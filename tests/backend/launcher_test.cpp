@@ -22,11 +22,11 @@ struct Outcome {
   double seconds = 0;
 };
 
-Outcome Shell(int64_t ranks, const std::string& script, milliseconds grace = milliseconds(300)) {
+Outcome Shell(int64_t ranks, const std::string& script, milliseconds grace = milliseconds(300), milliseconds when_lost = std::chrono::seconds(4)) {
   const auto start = std::chrono::steady_clock::now();
   testing::internal::CaptureStderr();
   Outcome outcome;
-  outcome.code = LaunchRanks({.ranks = ranks, .program = "/bin/sh", .arguments = {"sh", "-c", script}, .grace = grace});
+  outcome.code = LaunchRanks({.ranks = ranks, .program = "/bin/sh", .arguments = {"sh", "-c", script}, .grace = grace, .grace_when_lost = when_lost});
   outcome.text = testing::internal::GetCapturedStderr();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << "a rank was left behind";
@@ -72,11 +72,31 @@ TEST(Launcher, KillsRanksThatIgnoreSigterm) {
 }
 
 TEST(Launcher, EndsAStoppedRankWithoutKillingIt) {
-  const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 0 ]; then exit 3; fi; trap 'echo heard >&2; exit 0' TERM; kill -STOP $$; sleep 100",
+  const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 0 ]; then exit 3; fi; trap 'echo heard >&2; exit 0' TERM; kill -STOP $$; while :; do sleep 0.05; done",
                                 milliseconds(2000));
   EXPECT_EQ(outcome.code, 3);
   EXPECT_NE(outcome.text.find("heard"), std::string::npos) << outcome.text;
   EXPECT_EQ(outcome.text.find("killing"), std::string::npos) << outcome.text;
+}
+
+TEST(Launcher, WakesAStoppedRankAtTheFirstFailure) {
+  const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 1 ]; then exit 69; fi; kill -STOP $$; echo awake >&2; exit 3", milliseconds(20000));
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_EQ(outcome.text, "awake\n");
+  EXPECT_LT(outcome.seconds, 5);
+}
+
+// Rank 0 may be saving; the others have nothing to save when one was lost.
+TEST(Launcher, WaitsForRank0AloneWhenARankIsLost) {
+  for (const char* end : {"kill -KILL $$", "exit 69"}) {
+    const Outcome outcome = Shell(3, StrCat("if [ $WEIR_RANK = 1 ]; then ", end, "; fi; if [ $WEIR_RANK = 0 ]; then sleep 1; exit 69; fi; exec sleep 100"),
+                                  milliseconds(20000), milliseconds(200));
+    EXPECT_LT(outcome.seconds, 5);
+    EXPECT_NE(outcome.text.find("rank 2"), std::string::npos) << outcome.text;
+    EXPECT_EQ(outcome.text.find("rank 0"), std::string::npos) << outcome.text;
+  }
+  const Outcome failed = Shell(2, "if [ $WEIR_RANK = 0 ]; then exit 75; fi; sleep 1", milliseconds(20000), milliseconds(200));
+  EXPECT_EQ(failed.text, "") << "ended by itself: all have time";
 }
 
 TEST(Launcher, ReportsASignalAsShellsDo) {

@@ -1,6 +1,8 @@
 // `weir train` met by signals, lost readers and full disks. SAV rows of public reports.
 #include <gtest/gtest.h>
 
+#include <iterator>
+
 #include "tests/cli/trained_run.h"
 
 namespace weir {
@@ -100,6 +102,26 @@ TEST_F(Interrupted, AHangupIsAnsweredAtOnceAndStopsTheRun) {
   EXPECT_TRUE(fs::exists(folder_ / "run/checkpoints" / CheckpointName(Lines("run")) / "checkpoint.json"));
   EXPECT_EQ(hang_up("ranks", "", "--steps 100000 --ranks 2 --threads 1"), 75);
   EXPECT_EQ(hang_up("nohup", "trap '' HUP; ", "--steps 60"), 0) << "nohup's run goes on";
+}
+
+// The ranks have just been started and read nothing yet: the signal waits for them.
+TEST_F(Interrupted, ASignalWhileRanksStartIsNotLost) {
+  const fs::path log = folder_ / "log";
+  for (int i = 0; i < 5; ++i) {
+    const std::string out = StrCat("run", i);
+    const pid_t run = StartShell("exec " + Command(out, "--steps 1000000 --ranks 2 --threads 1") + " >/dev/null 2>" + log.string());
+    const std::string children = StrCat("/proc/", run, "/task/", run, "/children");
+    const auto ranks = [&] {
+      std::ifstream file(children);
+      return std::distance(std::istream_iterator<pid_t>(file), {});
+    };
+    while (ranks() < 2) std::this_thread::sleep_for(std::chrono::microseconds(200));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 * i));
+    kill(run, SIGTERM);
+    EXPECT_EQ(ExitOf(run), 75) << Slurp(log);
+    EXPECT_NE(Slurp(log).find("stopped by signal 15 "), std::string::npos) << Slurp(log);
+    EXPECT_EQ(Slurp(log).find("[1]"), std::string::npos) << Slurp(log);
+  }
 }
 
 TEST_F(Interrupted, ARunOutlivesTheReaderOfItsOutput) {
