@@ -1,35 +1,19 @@
 #include "optim/token_file.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <set>
 
 #include "graph/error.h"
 #include "graph/shape.h"
-#include "importer/mapped_file.h"
+#include "optim/data_file.h"
 #include "optim/jsonl_file.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
-
-// The bytes of a file, by offset.
-class Mapping {
- public:
-  explicit Mapping(const fs::path& path) : file_(MappedFile::Open(path)) {}
-  const char* data() const { return reinterpret_cast<const char*>(file_->bytes().data()); }
-  int64_t size() const { return std::ssize(file_->bytes()); }
-  template <class T>
-  T At(int64_t offset) const {
-    T value;
-    std::memcpy(&value, data() + offset, sizeof(T));
-    return value;
-  }
-
- private:
-  std::shared_ptr<const MappedFile> file_;
-};
 
 enum class Width { kU8, kU16, kI16, kU32, kI32, kI64 };
 
@@ -45,34 +29,52 @@ int64_t BytesOf(Width width) {
   return 1;
 }
 
-class MappedTokens : public TokenFile {
+// Stored ids of type T, widened.
+template <class T>
+void Widen(const std::byte* stored, std::span<int64_t> out) {
+  for (size_t i = 0; i < out.size(); ++i) {
+    T value;
+    std::memcpy(&value, stored + i * sizeof(T), sizeof(T));
+    out[i] = value;
+  }
+}
+
+void Widen(Width width, const std::byte* stored, std::span<int64_t> out) {
+  switch (width) {
+    case Width::kU8: return Widen<uint8_t>(stored, out);
+    case Width::kU16: return Widen<uint16_t>(stored, out);
+    case Width::kI16: return Widen<int16_t>(stored, out);
+    case Width::kU32: return Widen<uint32_t>(stored, out);
+    case Width::kI32: return Widen<int32_t>(stored, out);
+    case Width::kI64: return Widen<int64_t>(stored, out);
+  }
+}
+
+class StoredTokens : public TokenFile {
  public:
-  MappedTokens(const fs::path& path, std::unique_ptr<Mapping> mapping, Width width, int64_t offset,
-               int64_t tokens)
-      : mapping_(std::move(mapping)), width_(width), offset_(offset) {
+  StoredTokens(const fs::path& path, std::unique_ptr<DataFile> file, Width width, int64_t offset, int64_t tokens)
+      : file_(std::move(file)), width_(width), offset_(offset) {
     path_ = path.string();
     tokens_ = tokens;
     starts_ = {0, tokens};
   }
 
   void Read(int64_t first, std::span<int64_t> out) const override {
-    WEIR_CHECK(first >= 0 && first + static_cast<int64_t>(out.size()) <= tokens_, ErrorCode::kInternal,
-               "read past the end of ", path_);
-    const int64_t base = offset_ + first * BytesOf(width_);
-    for (size_t i = 0; i < out.size(); ++i) {
-      const int64_t at = base + static_cast<int64_t>(i) * BytesOf(width_);
-      switch (width_) {
-        case Width::kU8: out[i] = mapping_->At<uint8_t>(at); break;
-        case Width::kU16: out[i] = mapping_->At<uint16_t>(at); break;
-        case Width::kI16: out[i] = mapping_->At<int16_t>(at); break;
-        case Width::kU32: out[i] = mapping_->At<uint32_t>(at); break;
-        case Width::kI32: out[i] = mapping_->At<int32_t>(at); break;
-        case Width::kI64: out[i] = mapping_->At<int64_t>(at); break;
-      }
+    std::array<std::byte, 1 << 14> stored;
+    const int64_t bytes = BytesOf(width_), most = std::ssize(stored) / bytes;
+    for (int64_t done = 0; done < std::ssize(out); done += most) {
+      const auto part = out.subspan(static_cast<size_t>(done), static_cast<size_t>(std::min(most, std::ssize(out) - done)));
+      file_->Read(offset_ + (first + done) * bytes, std::span(stored).first(part.size() * static_cast<size_t>(bytes)));
+      Widen(width_, stored.data(), part);
     }
   }
 
   void SetDocuments(std::vector<int64_t> starts) { starts_ = std::move(starts); }
+
+  void SetRows(int64_t rows, int64_t columns) {
+    starts_.clear();
+    for (int64_t row = 0; row <= rows; ++row) starts_.push_back(row * columns);
+  }
 
   void SplitAt(int64_t separator) {
     starts_ = {0};
@@ -89,12 +91,12 @@ class MappedTokens : public TokenFile {
   }
 
  private:
-  std::unique_ptr<Mapping> mapping_;
+  std::unique_ptr<DataFile> file_;
   Width width_;
   int64_t offset_;
 };
 
-using Tokens = std::unique_ptr<MappedTokens>;
+using Tokens = std::unique_ptr<StoredTokens>;
 
 int64_t Count(const fs::path& path, int64_t bytes, Width width) {
   WEIR_CHECK(bytes % BytesOf(width) == 0, ErrorCode::kInvalidArgument, "data file '", path.string(),
@@ -103,8 +105,8 @@ int64_t Count(const fs::path& path, int64_t bytes, Width width) {
   return bytes / BytesOf(width);
 }
 
-// Product of the header's 'shape': (a, b, ...).
-int64_t NpyElements(const std::string& header, const fs::path& path) {
+// The header's 'shape': (a, b, ...).
+Dims NpyShape(const std::string& header, const fs::path& path) {
   const size_t key = header.find("'shape'");
   const size_t open = key == std::string::npos ? key : header.find('(', key);
   const size_t close = open == std::string::npos ? open : header.find(')', open);
@@ -121,19 +123,23 @@ int64_t NpyElements(const std::string& header, const fs::path& path) {
       value = -1;
     }
   }
-  return NumElements(dims);
+  const std::string shape = header.substr(open, close + 1 - open);
+  WEIR_CHECK(dims.size() == 1 || dims.size() == 2, ErrorCode::kInvalidArgument, "'", path.string(), "': shape ", shape,
+             "; expected one dimension (tokens) or two (each row a document)");
+  return dims;
 }
 
 Tokens OpenNpy(const fs::path& path) {
-  auto map = std::make_unique<Mapping>(path);
-  WEIR_CHECK(map->size() >= 12 && std::memcmp(map->data(), "\x93NUMPY", 6) == 0,
+  auto file = std::make_unique<DataFile>(path);
+  WEIR_CHECK(file->size() >= 12 && std::memcmp(file->Values<char>(0, 6).data(), "\x93NUMPY", 6) == 0,
              ErrorCode::kInvalidArgument, "'", path.string(), "' is not a .npy file");
-  const bool v1 = map->At<uint8_t>(6) == 1;
+  const bool v1 = file->At<uint8_t>(6) == 1;
   const int64_t prefix = v1 ? 10 : 12;
-  const int64_t length = v1 ? map->At<uint16_t>(8) : map->At<uint32_t>(8);
-  WEIR_CHECK(prefix + length <= map->size(), ErrorCode::kInvalidArgument, "'", path.string(),
+  const int64_t length = v1 ? file->At<uint16_t>(8) : file->At<uint32_t>(8);
+  WEIR_CHECK(prefix + length <= file->size(), ErrorCode::kInvalidArgument, "'", path.string(),
              "': header is cut short");
-  const std::string header(map->data() + prefix, static_cast<size_t>(length));
+  const auto text = file->Values<char>(prefix, length);
+  const std::string header(text.begin(), text.end());
   const auto quoted = [&](const std::string& key) {
     const size_t at = header.find("'" + key + "'");
     const size_t open = at == std::string::npos ? at : header.find('\'', header.find(':', at));
@@ -149,11 +155,13 @@ Tokens OpenNpy(const fs::path& path) {
     WEIR_CHECK(header.find("'fortran_order': False") != std::string::npos, ErrorCode::kInvalidArgument, "'", path.string(),
                "' is stored in Fortran order; save it with numpy.ascontiguousarray");
     const int64_t offset = prefix + length;
-    const int64_t expected = NpyElements(header, path);
-    WEIR_CHECK((map->size() - offset) == expected * BytesOf(width), ErrorCode::kInvalidArgument, "'", path.string(),
-               "': header says ", expected, " tokens, file holds ", (map->size() - offset) / BytesOf(width));
-    const int64_t tokens = Count(path, map->size() - offset, width);
-    return std::make_unique<MappedTokens>(path, std::move(map), width, offset, tokens);
+    const Dims shape = NpyShape(header, path);
+    const int64_t expected = NumElements(shape);
+    WEIR_CHECK((file->size() - offset) == expected * BytesOf(width), ErrorCode::kInvalidArgument, "'", path.string(),
+               "': header says ", expected, " tokens, file holds ", (file->size() - offset) / BytesOf(width));
+    auto tokens = std::make_unique<StoredTokens>(path, std::move(file), width, offset, expected);
+    if (shape.size() == 2 && expected > 0) tokens->SetRows(shape[0], shape[1]);
+    return tokens;
   }
   throw Error(ErrorCode::kInvalidArgument,
               StrCat("'", path.string(), "': dtype ", descr, "; expected u1, u2, i2, u4, i4 or i8"));
@@ -162,8 +170,8 @@ Tokens OpenNpy(const fs::path& path) {
 // Megatron-LM indexed data set: "MMIDIDX\0\0", version 1, dtype code, sequence and document counts,
 // int32 lengths, int64 byte pointers, int64 document bounds (in sequences).
 Tokens OpenMegatron(const fs::path& bin, const fs::path& index_path) {
-  const Mapping index(index_path);
-  WEIR_CHECK(index.size() >= 34 && std::memcmp(index.data(), "MMIDIDX\0\0", 9) == 0,
+  const DataFile index(index_path);
+  WEIR_CHECK(index.size() >= 34 && std::memcmp(index.Values<char>(0, 9).data(), "MMIDIDX\0\0", 9) == 0,
              ErrorCode::kInvalidArgument, "'", index_path.string(), "' is not a Megatron index");
   const int code = index.At<uint8_t>(17);
   const std::pair<int, Width> codes[] = {{1, Width::kU8}, {3, Width::kI16}, {4, Width::kI32},
@@ -178,23 +186,25 @@ Tokens OpenMegatron(const fs::path& bin, const fs::path& index_path) {
                  index.size() == 34 + 12 * sequences + 8 * documents,
              ErrorCode::kInvalidArgument, "'", index_path.string(), "': ", sequences, " sequences and ",
              documents, " documents do not fit its ", index.size(), " bytes");
-  auto map = std::make_unique<Mapping>(bin);
+  const auto lengths = index.Values<int32_t>(34, sequences);
+  const auto pointers = index.Values<int64_t>(34 + 4 * sequences, sequences), bounds = index.Values<int64_t>(34 + 12 * sequences, documents);
+  auto file = std::make_unique<DataFile>(bin);
   std::vector<int64_t> ends = {0};
   for (int64_t s = 0; s < sequences; ++s) {
-    const int64_t pointer = index.At<int64_t>(34 + 4 * sequences + 8 * s);
+    const int64_t pointer = pointers[static_cast<size_t>(s)];
     WEIR_CHECK(pointer == ends.back() * BytesOf(found->second), ErrorCode::kInvalidArgument, "'",
                index_path.string(), "': sequence ", s, " starts at byte ", pointer, ", expected ",
                ends.back() * BytesOf(found->second));
-    const int32_t length = index.At<int32_t>(34 + 4 * s);
+    const int32_t length = lengths[static_cast<size_t>(s)];
     WEIR_CHECK(length >= 0, ErrorCode::kInvalidArgument, "'", index_path.string(), "': sequence ", s, " has length ", length);
     ends.push_back(ends.back() + length);
   }
-  const int64_t tokens = Count(bin, map->size(), found->second);
+  const int64_t tokens = Count(bin, file->size(), found->second);
   WEIR_CHECK(ends.back() == tokens, ErrorCode::kInvalidArgument, "'", bin.string(), "' has ", tokens,
              " tokens, its index says ", ends.back());
   std::vector<int64_t> starts;
   for (int64_t d = 0; d < documents; ++d) {
-    const int64_t sequence = index.At<int64_t>(34 + 12 * sequences + 8 * d);
+    const int64_t sequence = bounds[static_cast<size_t>(d)];
     WEIR_CHECK(sequence >= 0 && sequence <= sequences, ErrorCode::kInvalidArgument, "'",
                index_path.string(), "': document ", d, " starts at sequence ", sequence, " of ", sequences);
     starts.push_back(ends[static_cast<size_t>(sequence)]);
@@ -203,9 +213,9 @@ Tokens OpenMegatron(const fs::path& bin, const fs::path& index_path) {
   }
   if (starts.empty() || starts.front() != 0) starts.insert(starts.begin(), 0);
   if (starts.back() != tokens) starts.push_back(tokens);
-  auto file = std::make_unique<MappedTokens>(bin, std::move(map), found->second, 0, tokens);
-  file->SetDocuments(std::move(starts));
-  return file;
+  auto stored = std::make_unique<StoredTokens>(bin, std::move(file), found->second, 0, tokens);
+  stored->SetDocuments(std::move(starts));
+  return stored;
 }
 
 // llm.c: 256 int32 header words, magic 20240520 version 1 (u16) or 20240801 version 7 (u32), count.
@@ -214,20 +224,20 @@ constexpr int32_t kLlmcMagic16 = 20240520, kLlmcMagic32 = 20240801;
 Tokens OpenBin(const fs::path& path, const std::string& format) {
   const fs::path index = fs::path(path).replace_extension(".idx");
   if (format == "megatron" || (format == "auto" && fs::exists(index))) return OpenMegatron(path, index);
-  auto map = std::make_unique<Mapping>(path);
-  const bool has_header = map->size() >= 1024;
-  const int32_t magic = has_header ? map->At<int32_t>(0) : 0;
+  auto file = std::make_unique<DataFile>(path);
+  const bool has_header = file->size() >= 1024;
+  const int32_t magic = has_header ? file->At<int32_t>(0) : 0;
   if (format != "u16" && format != "u32") {
     if (magic == kLlmcMagic16 || magic == kLlmcMagic32) {
-      const int32_t version = map->At<int32_t>(4), known = magic == kLlmcMagic16 ? 1 : 7;
+      const int32_t version = file->At<int32_t>(4), known = magic == kLlmcMagic16 ? 1 : 7;
       WEIR_CHECK(version == known, ErrorCode::kInvalidArgument, "'", path.string(), "': llm.c file of version ", version,
                  ", expected ", known);
       const Width width = magic == kLlmcMagic16 ? Width::kU16 : Width::kU32;
-      const int64_t tokens = map->At<int32_t>(8);
-      WEIR_CHECK(map->size() == 1024 + tokens * BytesOf(width), ErrorCode::kInvalidArgument, "'",
+      const int64_t tokens = file->At<int32_t>(8);
+      WEIR_CHECK(file->size() == 1024 + tokens * BytesOf(width), ErrorCode::kInvalidArgument, "'",
                  path.string(), "': header says ", tokens, " tokens, file holds ",
-                 (map->size() - 1024) / BytesOf(width));
-      return std::make_unique<MappedTokens>(path, std::move(map), width, 1024, tokens);
+                 (file->size() - 1024) / BytesOf(width));
+      return std::make_unique<StoredTokens>(path, std::move(file), width, 1024, tokens);
     }
     throw Error(ErrorCode::kInvalidArgument,
                 StrCat("'", path.string(),
@@ -236,22 +246,23 @@ Tokens OpenBin(const fs::path& path, const std::string& format) {
   WEIR_CHECK(magic != kLlmcMagic16 && magic != kLlmcMagic32, ErrorCode::kInvalidArgument, "'",
              path.string(), "' starts with an llm.c header; leave --data-format at auto");
   const Width width = format == "u16" ? Width::kU16 : Width::kU32;
-  const int64_t tokens = Count(path, map->size(), width);
+  const int64_t tokens = Count(path, file->size(), width);
   // A u32 file read as u16 shows a zero in every second place: no real text does.
   if (format == "u16" && tokens >= 64) {
-    int64_t zeros = 0;
     const int64_t checked = std::min<int64_t>(tokens / 2, 4096);
-    for (int64_t i = 0; i < checked; ++i) zeros += map->At<uint16_t>(4 * i + 2) == 0;
+    const auto ids = file->Values<uint16_t>(0, 2 * checked);
+    int64_t zeros = 0;
+    for (size_t i = 1; i < ids.size(); i += 2) zeros += ids[i] == 0;
     WEIR_CHECK(zeros < checked, ErrorCode::kInvalidArgument, "'", path.string(),
                "': every second 16-bit id is 0, so this looks like a u32 file; give --data-format u32");
   }
-  return std::make_unique<MappedTokens>(path, std::move(map), width, 0, tokens);
+  return std::make_unique<StoredTokens>(path, std::move(file), width, 0, tokens);
 }
 
 Tokens OpenText(const fs::path& path) {
-  auto map = std::make_unique<Mapping>(path);
-  const int64_t bytes = map->size();
-  return std::make_unique<MappedTokens>(path, std::move(map), Width::kU8, 0, bytes);
+  auto file = std::make_unique<DataFile>(path);
+  const int64_t bytes = file->size();
+  return std::make_unique<StoredTokens>(path, std::move(file), Width::kU8, 0, bytes);
 }
 
 std::unique_ptr<TokenFile> OpenOne(const fs::path& path, const TokenFileOptions& options) {

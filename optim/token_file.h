@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// Token ids on disk, memory-mapped, cut into documents. Never modified; a file that grows while open
-// keeps the length it had.
+// Token ids on disk, cut into documents. A file that grows while open
+// keeps the length it had; one that is cut is an IoError of Read.
 class TokenFile {
  public:
   virtual ~TokenFile() = default;
