@@ -1,10 +1,12 @@
 #include "optim/held_state.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 #include <string>
 #include <vector>
 
+#include "backend/cpu/parallel.h"
 #include "graph/error.h"
 #include "graph/split_master.h"
 
@@ -14,6 +16,17 @@ namespace {
 bool IsSplit(const Value& parameter) { return parameter.dtype == DType::kBFloat16; }
 uint32_t Bits(float value) { return std::bit_cast<uint32_t>(value); }
 float Float(uint32_t bits) { return std::bit_cast<float>(bits); }
+
+// Elements of split masters that are joined or split at a time: buffers that stay in a cache.
+constexpr int64_t kPiece = 1 << 20, kShare = 1 << 14;
+void ForEachPiece(int64_t count, const auto& body) {
+  for (int64_t at = 0; at < count; at += kPiece) body(at, std::min(kPiece, count - at));
+}
+void ForEachElement(int64_t count, const auto& body) {
+  ParallelFor(count, kShare, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) body(i);
+  });
+}
 
 }  // namespace
 
@@ -51,27 +64,36 @@ void HeldState::Store(const Value& value, int64_t first, std::span<const T> valu
 }
 
 void HeldState::ReadSplit(const Value& parameter, int64_t first, std::span<float> out) const {
-  std::vector<uint16_t> high(out.size()), low(out.size());
-  Load<uint16_t>(parameter, first, high);
-  Load<uint16_t>(StateOf(parameter, ".low"), first, low);
-  Load(StateOf(parameter, ".v"), first, out);
-  for (size_t i = 0; i < out.size(); ++i) out[i] = Float(JoinMaster(high[i], low[i], TieOf(Bits(out[i]))));
+  const auto most = static_cast<size_t>(std::min(kPiece, std::ssize(out)));
+  std::vector<uint16_t> high(most), low(most);
+  ForEachPiece(std::ssize(out), [&](int64_t at, int64_t count) {
+    const auto piece = out.subspan(static_cast<size_t>(at), static_cast<size_t>(count));
+    Load<uint16_t>(parameter, first + at, std::span(high).first(piece.size()));
+    Load<uint16_t>(StateOf(parameter, ".low"), first + at, std::span(low).first(piece.size()));
+    Load(StateOf(parameter, ".v"), first + at, piece);
+    ForEachElement(count, [&](size_t i) { piece[i] = Float(JoinMaster(high[i], low[i], TieOf(Bits(piece[i])))); });
+  });
 }
 
 void HeldState::WriteSplit(const Value& parameter, int64_t first, std::span<const float> values) const {
   const Value& moments = StateOf(parameter, ".v");
-  std::vector<float> v(values.size());
-  std::vector<uint16_t> high(values.size()), low(values.size());
-  Load<float>(moments, first, v);
-  for (size_t i = 0; i < v.size(); ++i) {
-    const SplitBits bits = SplitMaster(Bits(values[i]));
-    high[i] = bits.high;
-    low[i] = bits.low;
-    v[i] = Float(WithTie(Bits(v[i]), bits.tie));
-  }
-  Store<uint16_t>(parameter, first, high);
-  Store<uint16_t>(StateOf(parameter, ".low"), first, low);
-  Store<float>(moments, first, v);
+  const auto most = static_cast<size_t>(std::min(kPiece, std::ssize(values)));
+  std::vector<float> v(most);
+  std::vector<uint16_t> high(most), low(most);
+  ForEachPiece(std::ssize(values), [&](int64_t at, int64_t count) {
+    const auto size = static_cast<size_t>(count);
+    const float* piece = values.data() + at;
+    Load(moments, first + at, std::span(v).first(size));
+    ForEachElement(count, [&](size_t i) {
+      const SplitBits bits = SplitMaster(Bits(piece[i]));
+      high[i] = bits.high;
+      low[i] = bits.low;
+      v[i] = Float(WithTie(Bits(v[i]), bits.tie));
+    });
+    Store<uint16_t>(parameter, first + at, std::span(high).first(size));
+    Store<uint16_t>(StateOf(parameter, ".low"), first + at, std::span(low).first(size));
+    Store<float>(moments, first + at, std::span(v).first(size));
+  });
 }
 
 void HeldState::Read(const Value& parameter, char kind, int64_t first, std::span<float> out) const {

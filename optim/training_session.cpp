@@ -53,9 +53,11 @@ void FillParameter(const Graph& graph, const Value& parameter, const InitOptions
 using Writer = std::function<void(const Value& parameter, std::span<const float> values)>;
 
 void LoadParameters(const Graph& graph, const InitOptions& init, const Writer& write) {
-  std::vector<float> values;
+  std::vector<float> all;  // grows alone: a resize writes zeros into what it adds
   for (const Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
-    values.resize(static_cast<size_t>(NumElements(ToDims(parameter->shape))));
+    const auto count = static_cast<size_t>(NumElements(ToDims(parameter->shape)));
+    if (all.size() < count) all.resize(count);
+    const auto values = std::span(all).first(count);
     FillParameter(graph, *parameter, init, values);
     write(*parameter, values);
   }

@@ -117,10 +117,12 @@ int64_t Rounded(int64_t size) {
   return ((size - 1) >> shift << shift) + (int64_t{1} << shift);
 }
 
-// A row pitch that holds `width` and is as aligned as the pitch it was.
-int64_t WidePitch(int64_t pitch, int64_t width) {
+// The pitch that algorithms are chosen for: a whole matrix's columns and a strip's lie at different
+// ones, which must not choose. Pitches of less than 16 bytes' alignment stay as they are, wide enough.
+int64_t ChosenPitch(DType dtype, int64_t pitch, int64_t width) {
   constexpr int64_t kStep = 128;
-  return pitch + std::max<int64_t>(0, (width - pitch + kStep - 1) / kStep) * kStep;
+  const int64_t least = BytesOf(dtype, pitch) % 16 == 0 ? 0 : pitch;
+  return least + std::max<int64_t>(0, (width - least + kStep - 1) / kStep) * kStep;
 }
 
 // Never a vector, nor a contiguous axis of odd length: the library would choose kernels of its own
@@ -131,15 +133,11 @@ GemmCall Representative(GemmCall g) {
   if (g.a.transposed && !g.b.transposed) g.k = Rounded(g.k);
   g.m = std::max(g.m, kLeast);
   g.n = std::max(g.n, kLeast);
-  if (g.a.transposed) {
-    g.m = AlignedColumns(g.m);
-    g.a.stride = WidePitch(g.a.stride, g.m);
-  }
-  if (!g.b.transposed) {
-    g.n = AlignedColumns(g.n);
-    g.b.stride = WidePitch(g.b.stride, g.n);
-  }
-  g.c_stride = WidePitch(g.c_stride, g.n);
+  if (g.a.transposed) g.m = AlignedColumns(g.m);
+  if (!g.b.transposed) g.n = AlignedColumns(g.n);
+  g.a.stride = ChosenPitch(g.a.dtype, g.a.stride, g.a.transposed ? g.m : g.k);
+  g.b.stride = ChosenPitch(g.b.dtype, g.b.stride, g.b.transposed ? g.k : g.n);
+  g.c_stride = ChosenPitch(g.c_dtype, g.c_stride, g.n);
   return g;
 }
 
