@@ -66,8 +66,11 @@ void LaunchCrossEntropy(KernelContext& c) {
   CheckLabelsOnDevice(c, c.inputs[1], strip.width, b.bad);
   CUstream_st* stream = CudaQueue(c).stream;
   cuda::AddLogits(strip, b.sums, stream);
-  cuda::FinishLogSum(b.sums, strip.labels, strip.rows, c.attributes().Int("ignore_index", -100),
-                     saved ? c.outputs[1].data<float>() : b.lse, b.terms, stream);
+  cuda::FinishLogSum(b.sums,
+                     {.labels = strip.labels,
+                      .weights = c.has(3) ? c.inputs[3].data<float>() : nullptr,
+                      .ignore_index = c.attributes().Int("ignore_index", -100)},
+                     strip.rows, saved ? c.outputs[1].data<float>() : b.lse, b.terms, stream);
   cuda::SumLoss(b.terms, strip.rows, c.inputs[2].data<float>(), c.outputs[0].data<double>(),
                 stream);
 }
@@ -77,6 +80,7 @@ void LaunchCrossEntropyGradient(KernelContext& c) {
                        {.lse = c.inputs[2].data<float>(),
                         .scale = c.inputs[3].data<float>(),
                         .dloss = c.inputs[4].data<float>(),
+                        .weights = c.has(5) ? c.inputs[5].data<float>() : nullptr,
                         .ignore_index = c.attributes().Int("ignore_index", -100),
                         .out = c.outputs[0].bytes},
                        CudaQueue(c).stream);

@@ -93,14 +93,19 @@ __global__ void __launch_bounds__(kThreads) AddLogitsKernel(LogitStrip s, TokenS
   }
 }
 
-__global__ void FinishLogSumKernel(TokenSums sums, const int64_t* labels, int64_t rows,
-                                   int64_t ignore_index, float* lse, double* terms) {
+__device__ float WeightOf(const float* weights, int64_t row) {
+  return weights == nullptr ? 1.0f : weights[row];
+}
+
+__global__ void FinishLogSumKernel(TokenSums sums, TokenCounts tokens, int64_t rows, float* lse, double* terms) {
   for (int64_t row = FirstIndex(); row < rows; row += IndexStride()) {
     const float value = sums.top[row] + logf(sums.sum[row]);
     lse[row] = value;
-    terms[row] = labels[row] == ignore_index
-                     ? 0.0
-                     : static_cast<double>(value) - static_cast<double>(sums.at_label[row]);
+    const float weight = WeightOf(tokens.weights, row);
+    const bool counts = tokens.labels[row] != tokens.ignore_index && weight != 0.0f;
+    terms[row] = counts ? static_cast<double>(weight) *
+                              (static_cast<double>(value) - static_cast<double>(sums.at_label[row]))
+                        : 0.0;
   }
 }
 
@@ -117,11 +122,12 @@ __global__ void __launch_bounds__(kLossThreads)
 // A block per token.
 template <class T, int kSize>
 __global__ void LogitsGradientKernel(LogitStrip s, LogitGradient g) {
-  const float factor = *g.scale * (g.dloss == nullptr ? 1.0f : *g.dloss);
+  const float scale = *g.scale * (g.dloss == nullptr ? 1.0f : *g.dloss);
   for (int64_t row = blockIdx.x; row < s.rows; row += gridDim.x) {
     const T* logits = static_cast<const T*>(s.logits) + row * s.stride;
     T* out = static_cast<T*>(g.out) + row * s.stride;
-    const bool counts = s.labels[row] != g.ignore_index;
+    const float weight = WeightOf(g.weights, row), factor = scale * weight;
+    const bool counts = s.labels[row] != g.ignore_index && weight != 0.0f;
     const int64_t label = s.labels[row] - s.first;
     const float lse = g.lse[row];
     for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < s.width;
@@ -163,11 +169,10 @@ void AddLogits(const LogitStrip& strip, const TokenSums& sums, CUstream_st* stre
   });
 }
 
-void FinishLogSum(const TokenSums& sums, const int64_t* labels, int64_t rows, int64_t ignore_index,
-                  float* lse, double* terms, CUstream_st* stream) {
+void FinishLogSum(const TokenSums& sums, const TokenCounts& tokens, int64_t rows, float* lse, double* terms,
+                  CUstream_st* stream) {
   if (rows == 0) return;
-  FinishLogSumKernel<<<BlocksFor(rows), kThreads, 0, stream>>>(sums, labels, rows, ignore_index,
-                                                               lse, terms);
+  FinishLogSumKernel<<<BlocksFor(rows), kThreads, 0, stream>>>(sums, tokens, rows, lse, terms);
 }
 
 void SumLoss(const double* terms, int64_t count, const float* scale, double* loss,

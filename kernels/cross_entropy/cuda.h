@@ -28,18 +28,25 @@ void FindBadLabel(const int64_t* labels, int64_t count, int64_t vocabulary, int6
 // Adds a strip: per token (max, sum) of each leaf of 2048 columns in float32, joined in leaf order.
 void AddLogits(const LogitStrip& strip, const TokenSums& sums, CUstream_st* stream);
 
-// lse = top + log(sum); terms = lse - logit of the label, 0 for ignored tokens.
-void FinishLogSum(const TokenSums& sums, const int64_t* labels, int64_t rows, int64_t ignore_index,
-                  float* lse, double* terms, CUstream_st* stream);
+// What tokens count for: those with the ignored label, and those of weight 0, for nothing.
+struct TokenCounts {
+  const int64_t* labels;
+  const float* weights;  // may be null: 1 each
+  int64_t ignore_index;
+};
+
+// lse = top + log(sum); terms = weight * (lse - logit of the label), 0 for tokens that count for nothing.
+void FinishLogSum(const TokenSums& sums, const TokenCounts& tokens, int64_t rows, float* lse, double* terms,
+                  CUstream_st* stream);
 
 // *loss = *scale * sum of terms; the order of the float64 sum depends on count alone.
 void SumLoss(const double* terms, int64_t count, const float* scale, double* loss,
              CUstream_st* stream);
 
-// out = (exp(logits - lse) - [column = label]) * *scale * *dloss; ignored tokens 0. out may be
-// logits; dloss may be null (1).
+// out = (exp(logits - lse) - [column = label]) * *scale * *dloss * weight; ignored tokens and those of weight 0: 0. out may be
+// logits; dloss and weights may be null (1).
 struct LogitGradient {
-  const float *lse, *scale, *dloss;
+  const float *lse, *scale, *dloss, *weights;
   int64_t ignore_index;
   void* out;
 };

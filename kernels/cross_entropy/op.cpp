@@ -3,6 +3,7 @@
 #include "kernels/common/dims.h"
 #include "kernels/common/saved_output.h"
 #include "kernels/cross_entropy/reference.h"
+#include "kernels/cross_entropy/token_weights.h"
 
 namespace weir {
 namespace {
@@ -27,6 +28,7 @@ void InferCrossEntropy(InferContext& c) {
                     " without the last axis"));
     }
   }
+  CheckTokenWeights(c, 3, 1, "C4");
   c.SetOutput(1, DType::kFloat32, tokens);
 }
 
@@ -35,8 +37,9 @@ void InferCrossEntropyGradient(InferContext& c) { c.SetOutput(0, c.in(0)->dtype,
 void CrossEntropyGradient(GradientContext& g) {
   if (g.OutputGradient(0) == nullptr || !g.Needs(0)) return;
   Value* lse = SavedOutput(g, 1, "lse");
-  g.Add(0, g.builder.Op("CrossEntropyGradient",
-                        {g.in(0), g.in(1), lse, g.in(2), g.OutputGradient(0)}, g.node.attributes));
+  std::vector<Value*> inputs = {g.in(0), g.in(1), lse, g.in(2), g.OutputGradient(0)};
+  if (g.in(3) != nullptr) inputs.push_back(g.in(3));
+  g.Add(0, g.builder.Op("CrossEntropyGradient", inputs, g.node.attributes));
 }
 
 Cost CrossEntropyCost(const Node& n) {
@@ -56,8 +59,17 @@ OpCase Case(std::string name, Dims logits, std::vector<int64_t> labels, Attribut
           outputs == 1};
 }
 
+OpCase Weighted(std::string name, Dims logits, std::vector<int64_t> labels, std::vector<double> weights, int outputs = 1) {
+  const Dims tokens(logits.begin(), logits.end() - 1);
+  OpCase weighted = Case(std::move(name), std::move(logits), std::move(labels), {}, outputs);
+  weighted.in.push_back({.kind = CaseInput::Kind::kFloats, .dims = tokens, .floats = std::move(weights)});
+  return weighted;
+}
+
 std::vector<OpCase> CrossEntropyCases() {
-  return {Case("tiny", {2, 3, 7}, {0, 6, 3, 2, 2, 5}),
+  return {Weighted("weighted", {2, 3, 7}, {0, 6, -100, 2, 2, 5}, {0.5, 3, 2, 0, 1, 0.25}),
+          Weighted("weighted_saved", {3, 2051}, {2050, -100, 2048}, {1.5, 4, 0.125}, 2),
+          Case("tiny", {2, 3, 7}, {0, 6, 3, 2, 2, 5}),
           Case("some_ignored", {5, 11}, {-100, 10, -100, 0, 4}),
           Case("all_ignored", {2, 2, 5}, {-100, -100, -100, -100}),
           Case("ignored_class", {4, 5}, {2, 1, 0, 2}, {{"ignore_index", int64_t{2}}}),
@@ -77,17 +89,18 @@ const OpSchema& CrossEntropySchema() {
       .domain = "ai.weir",
       .doc =
           R"(lse[n] = log(sum_v exp(logits[n,v]));  loss = loss_scale * sum over labels[n] != ignore_index of
-(lse[n] - logits[n,labels[n]])
-logits [...,V] float, labels [...] int64, loss_scale float32 scalar; loss float64 scalar; output 1
-(optional) lse [...] float32, saved for backward; attribute ignore_index (-100). All labels
-ignored: loss 0.
+weights[n] * (lse[n] - logits[n,labels[n]])
+logits [...,V] float, labels [...] int64, loss_scale float32 scalar, weights (optional, 1 each) [...] float32; loss
+float64 scalar; output 1 (optional) lse [...] float32, saved for backward; attribute ignore_index (-100). All labels
+ignored: loss 0. A token of weight 0 is as one with the ignored label.
 Per token (max, sum) of each vocabulary leaf of 2048 columns in float32, combined in leaf order;
 tokens summed in float64 in order. Deterministic for any threads.
 C1 V >= 1. C2 labels int64, shaped as logits without the last axis. C3 every label in [0,V) or
-ignore_index, else an error with position and value.
+ignore_index, else an error with position and value. C4 weights float32, shaped as labels; that they are finite and
+not negative is checked where they are read.
 Cost: 4NV flop, one read of logits.  Source: torch.nn.functional.cross_entropy (reduction sum).)",
       .min_inputs = 3,
-      .max_inputs = 3,
+      .max_inputs = 4,
       .min_outputs = 1,
       .max_outputs = 2,
       .infer = InferCrossEntropy,
@@ -95,7 +108,7 @@ Cost: 4NV flop, one read of logits.  Source: torch.nn.functional.cross_entropy (
       .gradient = CrossEntropyGradient,
       .cost = CrossEntropyCost,
       .cases = CrossEntropyCases,
-      .nondifferentiable_inputs = {1, 2}};
+      .nondifferentiable_inputs = {1, 2, 3}};
   return schema;
 }
 
@@ -104,13 +117,13 @@ const OpSchema& CrossEntropyGradientSchema() {
       .name = "CrossEntropyGradient",
       .domain = "ai.weir",
       .doc =
-          R"(dlogits[n,v] (=) (exp(logits[n,v] - lse[n]) - [v = labels[n]]) * loss_scale * dloss, 0 where
-labels[n] = ignore_index
-inputs logits, labels, lse, loss_scale, dloss float32 scalar; output dlogits like logits, which it
+          R"(dlogits[n,v] (=) (exp(logits[n,v] - lse[n]) - [v = labels[n]]) * loss_scale * dloss * weights[n], 0 where
+labels[n] = ignore_index or weights[n] = 0
+inputs logits, labels, lse, loss_scale, dloss float32 scalar, weights (optional, 1 each); output dlogits like logits, which it
 may overwrite. float32 elementwise; deterministic.
 Cost: 3NV flop, one read and one write of logits.  Source: derivative of CrossEntropy.)",
       .min_inputs = 5,
-      .max_inputs = 5,
+      .max_inputs = 6,
       .infer = InferCrossEntropyGradient,
       WEIR_REFERENCE(CrossEntropyGradientReference),
       .cost =

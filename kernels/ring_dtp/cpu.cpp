@@ -9,6 +9,7 @@
 #include "kernels/common/workspace_layout.h"
 #include "kernels/cross_entropy/labels.h"
 #include "kernels/cross_entropy/log_sum.h"
+#include "kernels/cross_entropy/token_weights.h"
 #include "kernels/gemm/sgemm.h"
 #include "kernels/linear/weight_gradient.h"
 #include "kernels/ring_dtp/gradient_parts.h"
@@ -33,7 +34,7 @@ TokenSums SumsAt(std::byte* memory, int64_t rows) {
 
 // What tokens that travel need on each rank.
 struct RelayBuffers {
-  std::byte *x, *labels, *lse;  // two blocks of other ranks'
+  std::byte *x, *labels, *lse, *weights;  // two blocks of other ranks'
   std::byte *sums, *dx;         // two blocks on their way
   float* dw;                    // of the shard, a MemberTree
 };
@@ -49,19 +50,25 @@ struct Buffers {
   RelayBuffers relay;
 };
 
-RelayBuffers TakeRelayBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool input_gradient, bool weight_gradient) {
+// What a node has and makes besides the loss.
+struct Parts {
+  bool dx, dw, weights;
+};
+
+RelayBuffers TakeRelayBuffers(WorkspaceLayout& layout, const HeadSizes& s, Parts parts) {
   const auto rows = [&](int64_t row_bytes) { return layout.Take<std::byte>(2 * s.block * row_bytes); };
   RelayBuffers b{.x = rows(BytesOf(DType::kFloat32, s.channels)),
                  .labels = rows(sizeof(int64_t)),
                  .lse = rows(sizeof(float)),
+                 .weights = parts.weights ? rows(sizeof(float)) : nullptr,
                  .sums = rows(kSumBytes),
-                 .dx = input_gradient ? rows(BytesOf(DType::kFloat32, s.channels)) : nullptr,
+                 .dx = parts.dx ? rows(BytesOf(DType::kFloat32, s.channels)) : nullptr,
                  .dw = nullptr};
-  if (weight_gradient) b.dw = layout.Take<float>(MemberTree::Buffers(s.ranks) * s.Held(0).size() * s.channels);
+  if (parts.dw) b.dw = layout.Take<float>(MemberTree::Buffers(s.ranks) * s.Held(0).size() * s.channels);
   return b;
 }
 
-Buffers TakeBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool input_gradient, bool weight_gradient) {
+Buffers TakeBuffers(WorkspaceLayout& layout, const HeadSizes& s, Parts parts) {
   // One token's leaf must fit, however narrow the strip.
   Buffers b{.capacity = std::max(s.block * s.strip, std::min(s.vocabulary, s.leaf)),
             .logits = nullptr,
@@ -74,13 +81,13 @@ Buffers TakeBuffers(WorkspaceLayout& layout, const HeadSizes& s, bool input_grad
   b.logits = layout.Take<float>(b.capacity);
   b.sums = layout.Take<std::byte>(s.state_rows() * kSumBytes);
   b.lse = layout.Take<float>(s.state_rows());
-  if (weight_gradient) b.partial = layout.Take<float>(WeightGradientPartial(s.strip, s.channels));
+  if (parts.dw) b.partial = layout.Take<float>(WeightGradientPartial(s.strip, s.channels));
   if (s.relay) {
-    b.relay = TakeRelayBuffers(layout, s, input_gradient, weight_gradient);
+    b.relay = TakeRelayBuffers(layout, s, parts);
     return b;
   }
   b.windows = layout.Take<std::byte>(WeightWindows::BufferBytes(s, BytesOf(DType::kFloat32, s.channels)));
-  if (weight_gradient && s.shard_gradient) b.parts = layout.Take<std::byte>(GradientParts::BufferBytes(s));
+  if (parts.dw && s.shard_gradient) b.parts = layout.Take<std::byte>(GradientParts::BufferBytes(s));
   return b;
 }
 
@@ -88,7 +95,7 @@ int64_t RingDtpWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   TakeBuffers(layout,
               HeadSizesOf(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), node.attributes),
-              node.out(1) != nullptr, node.out(2) != nullptr);
+              {.dx = node.out(1) != nullptr, .dw = node.out(2) != nullptr, .weights = node.in(5) != nullptr});
   return layout.bytes();
 }
 
@@ -99,13 +106,14 @@ class Head {
         size_(HeadSizesOf(c.inputs[0].dims, c.inputs[1].dims, c.attributes())),
         x_(c.inputs[0].data<float>()),
         labels_(c.inputs[2].data<int64_t>()),
+        weights_(c.has(5) ? c.inputs[5].data<float>() : nullptr),
         ignore_index_(c.attributes().Int("ignore_index", -100)),
         scale_(*c.inputs[3].data<float>()),
         add_(c.has(4)),
         dx_(Output(c, 1)),
         dw_(Output(c, 2)) {
     WorkspaceLayout layout(c.workspace.data());
-    buffers_ = TakeBuffers(layout, size_, dx_ != nullptr, dw_ != nullptr);
+    buffers_ = TakeBuffers(layout, size_, {.dx = dx_ != nullptr, .dw = dw_ != nullptr, .weights = c.node.in(5) != nullptr});
   }
 
   // The loss before scaling. Wrong labels are found before anything is written.
@@ -156,7 +164,7 @@ class Head {
     const int64_t row_bytes = BytesOf(DType::kFloat32, size_.channels);
     TokenRelay relay(size_, group.host().GatherValues(size_.tokens, {"RingDtp", c_.node.in(1)->name}), group, c_.node.in(1)->name);
     const RelayBuffers& b = buffers_.relay;
-    TokenRelay::Pass pass{.sent = {{{c_.inputs[0].bytes, b.x, row_bytes}, {c_.inputs[2].bytes, b.labels, sizeof(int64_t)}, {}}},
+    TokenRelay::Pass pass{.sent = {{{c_.inputs[0].bytes, b.x, row_bytes}, {c_.inputs[2].bytes, b.labels, sizeof(int64_t)}, {}, {}}},
                           .carried = b.sums,
                           .home = buffers_.sums,
                           .carried_row_bytes = kSumBytes};
@@ -169,6 +177,7 @@ class Head {
     ForEachBlock([&] { FinishSums(loss); });
     if (!gradients) return loss;
     pass.sent[2] = {reinterpret_cast<const std::byte*>(buffers_.lse), b.lse, sizeof(float)};
+    if (b.weights != nullptr) pass.sent[3] = {reinterpret_cast<const std::byte*>(weights_), b.weights, sizeof(float)};
     pass.carried = b.dx;
     pass.home = reinterpret_cast<std::byte*>(dx_);
     pass.carried_row_bytes = dx_ != nullptr ? row_bytes : 0;
@@ -176,6 +185,7 @@ class Head {
     relay.Run(pass, [&](const TokenRelay::Piece& piece, const auto& sent, std::byte* carried) {
       TakePiece(piece, sent);
       block_.lse = const_cast<float*>(reinterpret_cast<const float*>(sent[2]));
+      if (buffers_.relay.weights != nullptr) block_.weights.weights = reinterpret_cast<const float*>(sent[3]);
       block_.dx = dx_ != nullptr ? reinterpret_cast<float*>(carried) : nullptr;
       window_dw_ = tree.Next();
       if (dw_ != nullptr && add_ && piece.row == 0) std::fill_n(window_dw_, columns_ * size_.channels, 0.0f);
@@ -190,6 +200,7 @@ class Head {
               .first = piece.row == 0,
               .x = reinterpret_cast<const float*>(sent[0]),
               .labels = reinterpret_cast<const int64_t*>(sent[1]),
+              .weights = {},
               .state = {},
               .lse = nullptr,
               .dx = nullptr};
@@ -203,6 +214,7 @@ class Head {
                 .first = row == 0,
                 .x = x_ + row * size_.channels,
                 .labels = labels_ + row,
+                .weights = {weights_ == nullptr ? nullptr : weights_ + row},
                 .state = SumsAt(buffers_.sums + state * kSumBytes, rows),
                 .lse = buffers_.lse + state,
                 .dx = dx_ == nullptr ? nullptr : dx_ + row * size_.channels};
@@ -228,7 +240,7 @@ class Head {
           {.transpose_b = true});
   }
 
-  bool Counts(int64_t i) const { return block_.labels[i] != ignore_index_; }
+  bool Counts(int64_t i) const { return block_.labels[i] != ignore_index_ && block_.weights[i] != 0; }
 
   // (max, sum) needs a token's whole leaf at once: where a strip is narrower, fewer tokens go at a
   // time.
@@ -259,7 +271,8 @@ class Head {
   void FinishSums(double& loss) {
     for (int64_t i = 0; i < block_.rows; ++i) {
       block_.lse[i] = block_.state.sums[i].Value();
-      if (Counts(i)) loss += static_cast<double>(block_.lse[i]) - static_cast<double>(block_.state.at_label[i]);
+      if (!Counts(i)) continue;
+      loss += static_cast<double>(block_.weights[i]) * (static_cast<double>(block_.lse[i]) - static_cast<double>(block_.state.at_label[i]));
     }
   }
 
@@ -300,7 +313,7 @@ class Head {
       for (int64_t i = begin; i < end; ++i) {
         float* row = dlogits + i * width;
         if (Counts(i)) {
-          LogitsGradient(row, width, block_.labels[i] - column, block_.lse[i], scale_, row);
+          LogitsGradient(row, width, block_.labels[i] - column, block_.lse[i], scale_ * block_.weights[i], row);
         } else {
           std::fill_n(row, width, 0.0f);
         }
@@ -332,6 +345,7 @@ class Head {
   HeadSizes size_;
   const float* x_;
   const int64_t* labels_;
+  const float* weights_;  // may be null
   int64_t ignore_index_;
   float scale_;
   bool add_;  // dW continues an accumulator
@@ -346,6 +360,7 @@ class Head {
     bool first;  // of its rank's tokens
     const float* x;
     const int64_t* labels;
+    TokenWeights<float> weights;
     TokenSums state;
     float *lse, *dx;
   } block_ = {};  // the token block at hand

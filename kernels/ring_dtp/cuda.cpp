@@ -38,24 +38,25 @@ cuda::TokenSums SumsAt(std::byte* memory, int64_t rows) {
   return {sums, sums + rows, sums + 2 * rows};
 }
 
-// What a node makes besides the loss.
-struct Wanted {
-  bool dx, dw;
+// What a node has and makes besides the loss.
+struct Parts {
+  bool dx, dw, weights;
 };
 
 // What tokens that travel need on each rank.
 struct RelayBuffers {
-  std::byte *x, *labels, *lse;  // two blocks of other ranks'
+  std::byte *x, *labels, *lse, *weights;  // two blocks of other ranks'
   std::byte *sums, *dx;         // two blocks on their way
   float* dw;                    // of the shard, a MemberTree
-  RelayBuffers(const HeadSizes& s, DType dtype, Wanted wanted, WorkspaceLayout& layout) {
+  RelayBuffers(const HeadSizes& s, DType dtype, Parts parts, WorkspaceLayout& layout) {
     const auto rows = [&](int64_t row_bytes) { return layout.Take<std::byte>(s.relay ? 2 * s.block * row_bytes : 0); };
     x = rows(BytesOf(dtype, s.channels));
     labels = rows(sizeof(int64_t));
     lse = rows(sizeof(float));
+    weights = rows(parts.weights ? BytesOf(DType::kFloat32, 1) : 0);
     sums = rows(kSumBytes);
-    dx = rows(wanted.dx ? BytesOf(DType::kFloat32, s.channels) : 0);
-    dw = layout.Take<float>(s.relay && wanted.dw ? MemberTree::Buffers(s.ranks) * s.Held(0).size() * s.channels : 0);
+    dx = rows(parts.dx ? BytesOf(DType::kFloat32, s.channels) : 0);
+    dw = layout.Take<float>(s.relay && parts.dw ? MemberTree::Buffers(s.ranks) * s.Held(0).size() * s.channels : 0);
   }
 };
 
@@ -70,7 +71,7 @@ struct Buffers {
   std::byte* windows;  // of the weight, from other ranks
   std::byte* parts;    // of dW, for other ranks and from them
   RelayBuffers relay;
-  Buffers(const HeadSizes& s, DType dtype, Wanted wanted, WorkspaceLayout& layout)
+  Buffers(const HeadSizes& s, DType dtype, Parts made, WorkspaceLayout& layout)
       : bad(layout.Take<int64_t>(1)),
         logits(layout.Take<std::byte>(BytesOf(dtype, s.block * StrideOf(s)))),
         sums(layout.Take<std::byte>(s.state_rows() * kSumBytes)),
@@ -79,15 +80,15 @@ struct Buffers {
         dx(layout.Take<float>(dtype == DType::kBFloat16 ? s.state_rows() * s.channels : 0)),
         gemm(layout.Take<std::byte>(cuda::GemmWorkspaceBytes(dtype))),
         windows(layout.Take<std::byte>(s.relay ? 0 : WeightWindows::BufferBytes(s, BytesOf(dtype, s.channels)))),
-        parts(layout.Take<std::byte>(wanted.dw && s.shard_gradient && !s.relay ? GradientParts::BufferBytes(s) : 0)),
-        relay(s, dtype, wanted, layout) {}
+        parts(layout.Take<std::byte>(made.dw && s.shard_gradient && !s.relay ? GradientParts::BufferBytes(s) : 0)),
+        relay(s, dtype, made, layout) {}
 };
 
 int64_t RingDtpWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   const DType dtype = node.in(0)->dtype;
   Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes),
-          dtype, {node.out(1) != nullptr, node.out(2) != nullptr}, layout);
+          dtype, {.dx = node.out(1) != nullptr, .dw = node.out(2) != nullptr, .weights = node.in(5) != nullptr}, layout);
   return layout.bytes();
 }
 
@@ -112,7 +113,8 @@ class Head {
         s_(CudaSizes(c.inputs[0].dims, c.inputs[1].dims, dtype_, c.attributes())),
         stride_(StrideOf(s_)),
         layout_(c.workspace.data()),
-        b_(s_, dtype_, {Output(1), Output(2)}, layout_),
+        b_(s_, dtype_, {.dx = Output(1), .dw = Output(2), .weights = c.node.in(5) != nullptr}, layout_),
+        weights_(c.has(5) ? c.inputs[5].data<float>() : nullptr),
         ignore_index_(c.attributes().Int("ignore_index", -100)) {}
 
   void Run() {
@@ -162,6 +164,7 @@ class Head {
     TokenRelay relay(s_, group.host().GatherValues(s_.tokens, {"RingDtp", c_.node.in(1)->name}), group, c_.node.in(1)->name);
     TokenRelay::Pass pass{.sent = {{{c_.inputs[0].bytes, b_.relay.x, BytesOf(dtype_, s_.channels)},
                                     {c_.inputs[2].bytes, b_.relay.labels, sizeof(int64_t)},
+                                    {},
                                     {}}},
                           .carried = b_.relay.sums,
                           .home = b_.sums,
@@ -174,6 +177,8 @@ class Head {
     ForEachBlock([&] { FinishSums(); });
     if (!Output(1) && !Output(2)) return;
     pass.sent[2] = {reinterpret_cast<const std::byte*>(b_.lse), b_.relay.lse, sizeof(float)};
+    const bool weighted = c_.node.in(5) != nullptr;
+    if (weighted) pass.sent[3] = {reinterpret_cast<const std::byte*>(weights_), b_.relay.weights, sizeof(float)};
     pass.carried = b_.relay.dx;
     pass.home = dtype_ == DType::kBFloat16 || !Output(1) ? reinterpret_cast<std::byte*>(b_.dx) : c_.outputs[1].bytes;
     pass.carried_row_bytes = Output(1) ? BytesOf(DType::kFloat32, s_.channels) : 0;
@@ -182,6 +187,7 @@ class Head {
     relay.Run(pass, [&](const TokenRelay::Piece& piece, const auto& sent, std::byte* carried) {
       TakePiece(piece, sent);
       block_.lse = reinterpret_cast<float*>(const_cast<std::byte*>(sent[2]));
+      if (weighted) block_.weights = reinterpret_cast<const float*>(sent[3]);
       block_.dx = reinterpret_cast<float*>(carried);
       window_dw_ = tree.Next();
       if (Output(2) && c_.has(4) && block_.first) Clear(window_dw_, elements);
@@ -196,6 +202,7 @@ class Head {
               .first = piece.row == 0,
               .x = sent[0],
               .labels = reinterpret_cast<const int64_t*>(sent[1]),
+              .weights = nullptr,
               .sums = {},
               .lse = nullptr,
               .dx = nullptr};
@@ -211,6 +218,7 @@ class Head {
                 .first = row_ == 0,
                 .x = c_.inputs[0].bytes + BytesOf(dtype_, row_ * s_.channels),
                 .labels = c_.inputs[2].data<int64_t>() + row_,
+                .weights = weights_ == nullptr ? nullptr : weights_ + row_,
                 .sums = SumsAt(b_.sums + state * kSumBytes, rows),
                 .lse = b_.lse + state,
                 .dx = dx};
@@ -236,7 +244,8 @@ class Head {
     }
   }
   void FinishSums() {
-    cuda::FinishLogSum(block_.sums, block_.labels, block_.rows, ignore_index_, block_.lse, b_.terms + row_, queue_.stream);
+    cuda::FinishLogSum(block_.sums, {.labels = block_.labels, .weights = block_.weights, .ignore_index = ignore_index_}, block_.rows,
+                       block_.lse, b_.terms + row_, queue_.stream);
   }
   void AddGradients() {
     BeginGradient();
@@ -313,6 +322,7 @@ class Head {
                          {.lse = block_.lse,
                           .scale = c_.inputs[3].data<float>(),
                           .dloss = nullptr,
+                          .weights = block_.weights,
                           .ignore_index = ignore_index_,
                           .out = b_.logits},
                          queue_.stream);
@@ -361,6 +371,7 @@ class Head {
   const int64_t stride_;
   WorkspaceLayout layout_;
   const Buffers b_;
+  const float* weights_;  // may be null
   const int64_t ignore_index_;
   std::optional<GradientParts> parts_;
   const std::byte* weight_ = nullptr;  // of the window at hand:
@@ -372,6 +383,7 @@ class Head {
     bool first;  // of its rank's tokens
     const std::byte* x;
     const int64_t* labels;
+    const float* weights;
     cuda::TokenSums sums;
     float *lse, *dx;
   } block_ = {};  // the token block at hand

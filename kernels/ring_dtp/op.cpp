@@ -2,6 +2,7 @@
 #include "graph/vocabulary_share.h"
 #include "kernels/common/dims.h"
 #include "kernels/cross_entropy/log_sum.h"
+#include "kernels/cross_entropy/token_weights.h"
 #include "kernels/gemm/sgemm.h"
 #include "kernels/ring_dtp/reference.h"
 #include "kernels/ring_dtp/sizes.h"
@@ -67,6 +68,7 @@ void InferRingDtp(InferContext& c) {
     c.Fail(StrCat("C2: labels ", DTypeName(c.in(2)->dtype), ToString(labels),
                   " must be int64, shaped as x ", ToString(x), " without the last axis"));
   }
+  CheckTokenWeights(c, 5, 2, "C8");
   const int64_t strip = c.node.attributes.Int("strip", 8192);
   if (strip < 1) c.Fail(StrCat("C4: strip is ", strip, ", expected at least 1 column"));
   CheckLeaf(c);
@@ -105,10 +107,20 @@ OpCase Case(std::string name, Dims x, int64_t vocabulary, std::vector<int64_t> l
   return op_case;
 }
 
+OpCase Weighted(OpCase op_case, std::vector<double> weights) {
+  op_case.name = "weighted_" + op_case.name;
+  if (op_case.in.size() == 4) op_case.in.push_back({.kind = CaseInput::Kind::kAbsent});
+  op_case.in.push_back({.kind = CaseInput::Kind::kFloats, .dims = op_case.in[2].dims, .floats = std::move(weights)});
+  return op_case;
+}
+
 std::vector<OpCase> RingDtpCases() {
   OpCase small_leaves = Case("small_leaves", {2, 3, 5}, 37, {0, 36, 8, 7, -100, 15}, 16);
   small_leaves.attributes.Set("vocab_leaf", 8);
   return {small_leaves,
+          Weighted(Case("strips", {2, 3, 5}, 700, {0, 699, 256, 255, -100, 512}, 256), {0.5, 3, 1, 0, 2, 0.125}),
+          Weighted(Case("no_accumulator", {3, 6}, 300, {299, -100, 0}, 256, 3, false), {2, 0, 0.75}),
+          Weighted(Case("frozen_weight", {3, 6}, 300, {299, 1, 0}, 8192, 2, false), {2, 0.25, 0}),
           Case("tiny", {2, 3, 5}, 7, {0, 6, 3, 2, 2, 5}, 8192),
           Case("strips", {2, 7, 9}, 700,
                {0, 699, 256, 255, 511, 512, -100, 3, 4, 5, 600, 7, 8, -100}, 256),
@@ -128,9 +140,10 @@ const OpSchema& RingDtpSchema() {
       .name = "RingDtp",
       .domain = "ai.weir",
       .doc =
-          R"(logits = x weight^T;  loss = CrossEntropy(logits, labels, loss_scale);
-dx (=) dlogits weight;  acc' (+=) dlogits^T x;  dlogits = (softmax(logits) - onehot(labels)) * loss_scale
-x [...,H], weight [V,H] float32, labels [...] int64, loss_scale float32 scalar, acc (optional) [V,H]; loss
+          R"(logits = x weight^T;  loss = CrossEntropy(logits, labels, loss_scale, weights);
+dx (=) dlogits weight;  acc' (+=) dlogits^T x;  dlogits = (softmax(logits) - onehot(labels)) * loss_scale * weights
+x [...,H], weight [V,H] float32, labels [...] int64, loss_scale float32 scalar, acc (optional) [V,H],
+weights (optional) like labels, float32: what each token's loss counts for; loss
 float64 scalar, dx like x, acc' [V,H] (alias of acc; without acc the gradient alone); dx and acc' may be
 absent. Attributes: ignore_index (-100), strip (8192): columns of logits that live at a time; vocab_leaf (2048):
 columns of one (max, sum) pair of the log-sum-exp, part of the numerical definition.
@@ -143,7 +156,7 @@ the next window travels while one is at work. Windows outside, token blocks insi
 over this rank's tokens, to be added over all ranks; with shard_gradient 1 it is [V',H] like weight: each rank's parts of a
 window go to its holders, who add them by the tree over the group, while the next window is at work.
 With move = activations the weight stays and tokens travel (auto: where N < V/P; N is then the same on all ranks): blocks
-of 4096 tokens of all ranks pass the holders in vocabulary order, x and labels (then the log-sum-exp) from their own rank,
+of 4096 tokens of all ranks pass the holders in vocabulary order, x and labels (then the log-sum-exp and weights) from their own rank,
 the sums so far (then dx so far) from the holder before; the last holder sends them home. dW of a shard is made from
 zero for each rank's tokens and added by the same tree. Shares are runs of share_columns (vocab_leaf) columns.
 All sums are those of Linear, CrossEntropy, CrossEntropyGradient, MatMul and LinearWeightGradient (with the
@@ -152,14 +165,14 @@ Deterministic for any threads.
 C1 x and weight agree in H, acc is [V,H], V >= 1. C2 labels int64, shaped as x without the last axis.
 C3 every label in [0,V) or ignore_index, else an error with position and value, before anything is written.
 C4 strip >= 1. C5 vocab_leaf is at most 256 or a multiple of it. C6 weight is a rank's share. C7 move is weights, activations or auto; not weights: shard_gradient 1 where acc' is asked
-for. loss_scale is the same on all ranks.
+for. C8 weights float32, shaped as labels. loss_scale is the same on all ranks.
 Cost: 8NVH flop, 6NVH when strip >= V (logits are kept, not made twice); P > 1: 16VH(P-1)/P bytes in, with
 activations 8NH(P-1) and 4NHP for dx. Workspace:
 about 4 min(N,4096) strip bytes, and 4 * 512H for partial sums of dW; P > 1: two windows of 4H strip bytes and
 16 bytes per token, with activations 4 blocks of 4096 x 4H and 4VH/P (log2 P + 1).
 Source: torch.nn.functional.linear and cross_entropy (reduction sum), forward and backward; arXiv:2609.14306.)",
       .min_inputs = 4,
-      .max_inputs = 5,
+      .max_inputs = 6,
       .min_outputs = 1,
       .max_outputs = 3,
       .infer = InferRingDtp,
@@ -167,7 +180,7 @@ Source: torch.nn.functional.linear and cross_entropy (reduction sum), forward an
       .cost = RingDtpCost,
       .cases = RingDtpCases,
       .aliases = {{2, 4}},
-      .nondifferentiable_inputs = {2, 3}};
+      .nondifferentiable_inputs = {2, 3, 5}};
   return schema;
 }
 

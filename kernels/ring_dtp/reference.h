@@ -20,9 +20,10 @@ void RingDtpReference(Eval<T>& e) {
   const int64_t v = weight.dims[0], h = weight.dims[1], n = labels.elements();
   const Array<T> one = Array<T>::Floats({}, T(1));
   const Array<T> logits = run(LinearReference<T>, {&x, &weight}, 1)[0];
-  auto loss = run(CrossEntropyReference<T>, {&logits, &labels, &scale}, 2);
+  const Array<T>* weights = e.has(5) ? &e.floats(5) : nullptr;
+  auto loss = run(CrossEntropyReference<T>, {&logits, &labels, &scale, weights}, 2);
   const Array<T> dlogits =
-      run(CrossEntropyGradientReference<T>, {&logits, &labels, &loss[1], &scale, &one}, 1)[0];
+      run(CrossEntropyGradientReference<T>, {&logits, &labels, &loss[1], &scale, &one, weights}, 1)[0];
   Array<T> dx = Array<T>::Floats(x.dims);
   for (int64_t i = 0; i < n; ++i) {
     for (int64_t j = 0; j < v; ++j) {

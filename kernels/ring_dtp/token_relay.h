@@ -19,7 +19,7 @@ class TokenRelay {
     int64_t source, row, rows;  // tokens [row, row + rows) of member `source`
     bool last;                  // of its source
   };
-  static constexpr size_t kMostSent = 3;
+  static constexpr size_t kMostSent = 4;
   struct Pass {
     // Rows of this rank's tokens, of so many bytes each, read in place; other ranks' arrive in two blocks each.
     struct Sent {

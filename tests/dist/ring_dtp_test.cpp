@@ -8,12 +8,12 @@ namespace weir {
 namespace {
 
 // Leaves of 2048 columns, groups of 8192 in bfloat16: shards that end inside a group, a leaf cut short, one leaf in all,
-// more than one token block, uneven and no tokens.
+// more than one token block, uneven and no tokens, weights.
 const HeadProblem kProblems[] = {
-    {.vocabulary = 20000, .channels = 40, .leaf = 2048, .tokens = {67, 50}},
+    {.vocabulary = 20000, .channels = 40, .leaf = 2048, .tokens = {67, 50}, .weighted = true},
     {.vocabulary = 5000, .channels = 72, .leaf = 2048, .tokens = {33, 0}},
     {.vocabulary = 307, .channels = 24, .leaf = 2048, .tokens = {9, 5}},
-    {.vocabulary = 6000, .channels = 16, .leaf = 2048, .tokens = {4096 + 9, 300}},
+    {.vocabulary = 6000, .channels = 16, .leaf = 2048, .tokens = {4096 + 9, 300}, .weighted = true},
     {.vocabulary = 40001, .channels = 9, .leaf = 2048, .tokens = {31, 12}},
 };
 

@@ -31,6 +31,45 @@ TEST(CrossEntropy, MatchesHandArithmetic) {
   for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(dlogits.f[i], want[i], 1e-7f) << i;
 }
 
+Array<float> WeightedGradient(const Inputs& in, const Array<float>& lse, const Array<float>& weights) {
+  return RunOp("CrossEntropyGradient", {in[0], in[1], lse, in[2], Floats({}, {1}), weights})[0];
+}
+
+// The same tokens with weights 3 and 1/2: torch's sum(w * loss) / sum(w).
+TEST(CrossEntropy, WeighsTokens) {
+  const float log3 = std::log(3.0f), log4 = std::log(4.0f);
+  Inputs in = Case({2, 2}, {0, log3, log3, 0}, {1, 1}, 1 / 3.5f);
+  const auto weights = Floats({2}, {3, 0.5f});
+  in.push_back(weights);
+  const auto y = RunOp("CrossEntropy", in, 2);
+  EXPECT_FLOAT_EQ(y[0].f[0], (3 * (log4 - log3) + 0.5f * log4) / 3.5f);
+  const auto dlogits = WeightedGradient(in, y[1], weights);
+  const float want[] = {0.75f, -0.75f, 0.375f, -0.375f};
+  for (size_t i = 0; i < 4; ++i) EXPECT_NEAR(dlogits.f[i], want[i] / 3.5f, 1e-7f) << i;
+}
+
+TEST(CrossEntropy, WeightZeroIsNoLabelAndWeightOneIsNoWeight) {
+  const Inputs masked = Case({3, 2}, {0.3f, 1.7f, std::nanf(""), 0, -2, 0.1f}, {1, -100, 0}, 0.5f);
+  Inputs weighted = Case({3, 2}, masked[0].f, {1, 1, 0}, 0.5f);
+  const auto weights = Floats({3}, {1, 0, 1});
+  weighted.push_back(weights);
+  const auto want = RunOp("CrossEntropy", masked, 2), got = RunOp("CrossEntropy", weighted, 2);
+  EXPECT_TRUE(std::isfinite(want[0].f[0]));
+  EXPECT_EQ(got[0].f, want[0].f);
+  EXPECT_EQ(WeightedGradient(weighted, got[1], weights).f, Gradient(masked, want[1]).f);
+}
+
+TEST(CrossEntropy, RejectsWeightsOfAnotherShape_C4) {
+  const auto error = [](const Array<float>& weights) {
+    Inputs in = Case({2, 2}, {0, 1, 2, 3}, {1, 1});
+    in.push_back(weights);
+    return ErrorOf([&] { RunOp("CrossEntropy", in); });
+  };
+  EXPECT_NE(error(Floats({3}, {1, 1, 1})).find("C4: weights float[3] must be float32, shaped as labels [2]"), std::string::npos) << error(Floats({3}, {1, 1, 1}));
+  EXPECT_NE(error(Ints({2}, {1, 1})).find("C4"), std::string::npos);
+  EXPECT_EQ(error(Floats({2}, {1, 1})), "");
+}
+
 // VCE-04: nothing but the real columns enters the sum, whatever the leaf width.
 TEST(CrossEntropy, ZeroLogitsGiveTheLogarithmOfTheVocabulary) {
   const auto y = RunOp("CrossEntropy", Case({1, 65537}, std::vector<float>(65537), {65536}), 2);

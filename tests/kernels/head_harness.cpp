@@ -45,6 +45,10 @@ HeadResult RunOn(DeviceKind kind, const std::shared_ptr<Device>& device, Communi
   Graph graph;
   std::vector<Value*> inputs, results;
   for (size_t i = 0; i < in.size(); ++i) {
+    if (i == 4 && in[i].dims.empty()) {  // no accumulator
+      inputs.push_back(nullptr);
+      continue;
+    }
     inputs.push_back(graph.AddInput(StrCat("x", i), i < 2 ? activations : in[i].dtype, ToShape(in[i].dims)));
     if (i == 4) inputs.back()->role = Role::kGradient;
   }
@@ -53,7 +57,9 @@ HeadResult RunOn(DeviceKind kind, const std::shared_ptr<Device>& device, Communi
   graph.outputs = results;
   const Plan plan = MakePlan(graph, kind);
   Executor executor(plan, {.poison = true, .communicator = world, .device = device});
-  for (size_t i = 0; i < in.size(); ++i) Feed(executor, *inputs[i], in[i]);
+  for (size_t i = 0; i < in.size(); ++i) {
+    if (inputs[i] != nullptr) Feed(executor, *inputs[i], in[i]);
+  }
   executor.Run();
   HeadResult result{.dx = {}, .dw = {}, .arena_bytes = plan.arena_bytes};
   executor.Read(*results[0], &result.loss, sizeof(result.loss));
@@ -83,6 +89,10 @@ Inputs HeadInputs(const HeadProblem& p, int64_t rank, DType activations) {
   const auto seed = static_cast<uint32_t>(rank * 10);
   Inputs in = {Normal({n, p.channels}, seed + 1), Normal({p.vocabulary, p.channels}, 2, 0.5f), Ints({n}, labels),
                Floats({}, {1.0f / 29}), Normal({p.vocabulary, p.channels}, seed + 3)};
+  if (p.weighted) {
+    in.push_back(Floats({n}, {}));
+    for (int64_t i = 0; i < n; ++i) in.back().f.push_back(static_cast<float>((i + rank) % 4 == 3 ? 0 : 1 + (i * 5 + rank) % 7) / 4);
+  }
   for (size_t i = 0; i < 2 && activations == DType::kBFloat16; ++i) {
     for (float& value : in[i].f) value = BFloat16ToFloat(FloatToBFloat16(value));
   }
@@ -94,7 +104,7 @@ Inputs ShardedInputs(const HeadProblem& p, const HeadRun& run, int64_t rank, DTy
   const Share held = VocabularyShare(p.vocabulary, run.share > 0 ? run.share : p.leaf, run.ranks, rank % run.ranks);
   in[1] = Rows(in[1], held);
   if (run.shard_gradient) in[4] = Rows(in[4], held);
-  if (!run.accumulate) in.pop_back();
+  if (!run.accumulate) in[4] = Absent();
   return in;
 }
 

@@ -11,6 +11,7 @@ namespace weir {
 struct HeadProblem {
   int64_t vocabulary = 307, channels = 12, leaf = 64;
   std::vector<int64_t> tokens = {9, 5, 7, 4};  // of each rank
+  bool weighted = false;                       // every fourth token has weight 0, the others 0.25 to 1.75
   int64_t world() const { return std::ssize(tokens); }
 };
 
@@ -30,8 +31,8 @@ struct HeadResult {
   int64_t arena_bytes = 0;
 };
 
-// x, the whole weight, labels on every shard (every fifth ignored), scale, accumulator of one rank; x and weight are
-// numbers of `activations`.
+// x, the whole weight, labels on every shard (every fifth ignored), scale, accumulator and, where weighted, weights of one rank; x and
+// weight are numbers of `activations`.
 Inputs HeadInputs(const HeadProblem& problem, int64_t rank, DType activations = DType::kFloat32);
 // One rank's part of the weight and attributes of a run.
 Inputs ShardedInputs(const HeadProblem& problem, const HeadRun& run, int64_t rank, DType activations = DType::kFloat32);

@@ -24,6 +24,11 @@ void ExpectBitsOfOneRank(const HeadProblem& p, const std::vector<int64_t>& strip
 // V = 307: five leaves of 64, the last of 51; rank 0 of four holds two.
 TEST(RingDtpRanks, TheBitsAreThoseOfOneRank) { ExpectBitsOfOneRank({}, {1, 64, 130, 256, 8192}); }
 
+TEST(RingDtpRanks, TheBitsAreThoseOfOneRankWithWeights) {
+  ExpectBitsOfOneRank({.weighted = true}, {64, 8192});
+  ExpectBitsOfOneRank({.tokens = {4096 + 3, 6, 0, 1}, .weighted = true}, {64});
+}
+
 TEST(RingDtpRanks, TheBitsAreThoseOfOneRankWithFullLeaves) {
   ExpectBitsOfOneRank({.vocabulary = 3 * 2048 + 100, .channels = 7, .leaf = 2048}, {256, 2048, 3000, 8192});
 }
@@ -141,6 +146,11 @@ void ExpectBitsOfWeightsThatTravel(const HeadProblem& p, const std::vector<int64
 
 TEST(RingDtpRanks, TokensThatTravelHaveTheBitsOfWeightsThatTravel) { ExpectBitsOfWeightsThatTravel({}, {1, 64, 130, 8192}); }
 
+TEST(RingDtpRanks, TokensThatTravelBringTheirWeights) {
+  ExpectBitsOfWeightsThatTravel({.weighted = true}, {64, 8192});
+  ExpectBitsOfWeightsThatTravel({.channels = 3, .tokens = {4096 + 3, 6, 0, 1}, .weighted = true}, {64});
+}
+
 TEST(RingDtpRanks, TokensThatTravelHaveTheBitsOfWeightsThatTravelWithFullLeaves) {
   ExpectBitsOfWeightsThatTravel({.vocabulary = 3 * 2048 + 100, .channels = 7, .leaf = 2048}, {256, 3000});
 }
@@ -178,14 +188,14 @@ TEST(RingDtpRanks, TokensThatTravelLeaveOutWhatNobodyWants) {
 }
 
 TEST(RingDtpRanks, TokensThatTravelHaveTheResultsOfTheReference) {
-  const HeadProblem p{.vocabulary = 5000, .channels = 40, .leaf = 1024, .tokens = {9, 5}};
+  const HeadProblem p{.vocabulary = 5000, .channels = 40, .leaf = 1024, .tokens = {9, 5}, .weighted = true};
   auto got = RunHeads(p, {.ranks = 2, .strip = 256, .accumulate = false, .shard_gradient = true, .move = "activations"});
   for (int64_t rank = 0; rank < 2; ++rank) {  // the shard's gradient is that of both ranks' tokens
     const Share held = VocabularyShare(p.vocabulary, p.leaf, 2, rank);
     std::vector<double> sum(static_cast<size_t>(held.size() * p.channels));
     for (int64_t source = 0; source < 2; ++source) {
       Inputs in = HeadInputs(p, source);
-      in.pop_back();
+      in[4] = Absent();
       const auto want = RunReference("RingDtp", in, 3);
       for (size_t k = 0; k < sum.size(); ++k) sum[k] += want[2].f[k + static_cast<size_t>(held.begin * p.channels)];
       if (source != rank) continue;
@@ -214,14 +224,14 @@ TEST(RingDtpRanks, AutoMovesWhatIsLess) {
 }
 
 TEST(RingDtpRanks, ResultsAreThoseOfTheReference) {
-  for (const HeadProblem& p : {HeadProblem{}, HeadProblem{.vocabulary = 5000, .channels = 40, .leaf = 1024}}) {
+  for (const HeadProblem& p : {HeadProblem{}, HeadProblem{.weighted = true}, HeadProblem{.vocabulary = 5000, .channels = 40, .leaf = 1024}}) {
     ExpectReference(p, RunHeads(p, {.ranks = 4, .strip = 256}), DType::kFloat32, 1e-6, 1e-5);
   }
 }
 
 // d loss / d x by the complex step: the loss of the spread head belongs to its gradient.
 TEST(RingDtpRanks, GradientsAreThoseOfTheComplexStep) {
-  const HeadProblem p{.vocabulary = 23, .channels = 3, .leaf = 4, .tokens = {3, 2}};
+  const HeadProblem p{.vocabulary = 23, .channels = 3, .leaf = 4, .tokens = {3, 2}, .weighted = true};
   const auto got = RunHeads(p, {.ranks = 2, .strip = 4});
   for (int64_t rank = 0; rank < p.world(); ++rank) {
     const Inputs in = HeadInputs(p, rank);

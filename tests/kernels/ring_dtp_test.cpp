@@ -31,9 +31,12 @@ Inputs HeadInputs(Dims x, int64_t vocabulary, int64_t ignore_index = -100) {
 // loss, dx, dW by Linear, CrossEntropy, CrossEntropyGradient, MatMul and LinearWeightGradient.
 std::vector<Array<float>> Twin(const Inputs& in) {
   const auto logits = RunOp("Linear", {in[0], in[1]})[0];
-  const auto loss = RunOp("CrossEntropy", {logits, in[2], in[3]}, 2);
-  const auto dlogits =
-      RunOp("CrossEntropyGradient", {logits, in[2], loss[1], in[3], Floats({}, {1})})[0];
+  Inputs loss_inputs = {logits, in[2], in[3]};
+  if (in.size() > 5) loss_inputs.push_back(in[5]);
+  const auto loss = RunOp("CrossEntropy", loss_inputs, 2);
+  Inputs gradient_inputs = {logits, in[2], loss[1], in[3], Floats({}, {1})};
+  if (in.size() > 5) gradient_inputs.push_back(in[5]);
+  const auto dlogits = RunOp("CrossEntropyGradient", gradient_inputs)[0];
   Inputs weight_gradient = {in[0], dlogits};
   if (in.size() > 4) weight_gradient.push_back(in[4]);
   return {loss[0], RunOp("MatMul", {dlogits, in[1]})[0],
@@ -75,6 +78,25 @@ TEST(RingDtp, HasTheTwinsBitsForAnyStrip) {
 TEST(RingDtp, HasTheTwinsBitsOverTokenBlocks) {
   for (const int64_t vocabulary : {5, 307, 2048, 5000}) {
     ExpectTwin(HeadInputs({4096 + 5, 5}, vocabulary), {256, 512, 1024, vocabulary});
+  }
+}
+
+// Weights 0 to 7/4, over strips and token blocks.
+TEST(RingDtp, HasTheTwinsBitsWithWeights) {
+  for (const int64_t tokens : {7, 4096 + 5}) {
+    Inputs in = HeadInputs({tokens, 5}, 2500);
+    in.push_back(Floats({tokens}, {}));
+    for (int64_t i = 0; i < tokens; ++i) in[5].f.push_back(static_cast<float>(i * 5 % 8) / 4);
+    ExpectTwin(in, {256, 1024, 2500});
+    Inputs masked(in.begin(), in.begin() + 5);
+    for (int64_t i = 0; i < tokens; ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (i % 3 == 0) in[2].i[at] = masked[2].i[at] < 0 ? 0 : masked[2].i[at], masked[2].i[at] = -100;
+      in[5].f[at] = i % 3 == 0 ? 0 : 1;
+    }
+    const auto want = RunOp("RingDtp", masked, 3, Strip(256)), got = RunOp("RingDtp", in, 3, Strip(256));
+    EXPECT_EQ(got[0].f, want[0].f);
+    EXPECT_TRUE(SameBits(got[1], want[1]) && SameBits(got[2], want[2])) << "weight 0 is no label, weight 1 no weight";
   }
 }
 
@@ -128,7 +150,7 @@ TEST(RingDtp, RejectsLabelsOutsideTheVocabulary_C3) {
   EXPECT_EQ(error(2, 2), "");
 }
 
-TEST(RingDtp, RejectsWrongUse_C1C2C4) {
+TEST(RingDtp, RejectsWrongUse_C1C2C4C8) {
   const Inputs good = HeadInputs({3, 4}, 5);
   const auto error = [&](size_t input, Array<float> value, int64_t strip = 8192) {
     Inputs in = good;
@@ -141,6 +163,10 @@ TEST(RingDtp, RejectsWrongUse_C1C2C4) {
   EXPECT_NE(error(2, Ints({2}, {0, 0})).find("C2"), std::string::npos);
   EXPECT_NE(error(2, Floats({3}, {0, 0, 0})).find("C2"), std::string::npos);
   EXPECT_NE(error(0, good[0], 0).find("C4: strip is 0"), std::string::npos);
+  Inputs weighted = good;
+  weighted.push_back(Floats({2}, {1, 1}));
+  const std::string told = ErrorOf([&] { RunOp("RingDtp", weighted, 3); });
+  EXPECT_NE(told.find("C8: weights float[2] must be float32, shaped as labels [3]"), std::string::npos) << told;
 }
 
 int64_t Workspace(int64_t tokens, int64_t channels, int64_t vocabulary, int64_t strip) {
