@@ -38,6 +38,10 @@ std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, co
       ids->resize(static_cast<size_t>(session.batch() * session.sequence()));
       std::ranges::generate(*ids, [&] { return id(random); });
     }
+    if (bench.training.token_weights) {
+      batch.weights.resize(batch.labels.size());
+      std::ranges::generate(batch.weights, [&] { return static_cast<float>(1 + random() % 4) / 4; });
+    }
   }
   return batches;
 }

@@ -38,6 +38,8 @@ po::options_description GraphOptions(TrainingOptions& training) {
       ("balance-loss", Real(training.router_losses.balance),
        "coefficient of the load-balance loss of the routers, as transformers defines it (Switch Transformer); 0 = off")
       ("z-loss", Real(training.router_losses.z), "coefficient of the z-loss of softmax routers, mean logsumexp^2 (ST-MoE); 0 = off")
+      ("token-weights", po::bool_switch(&training.token_weights),
+       "each label's loss has a weight, and the mean is over weights; train turns it on by itself where data has weights")
       ("pack", po::value<std::string>(&training.pack)->default_value(training.pack),
        "documents that share a row: attend to those before them, or isolate, each to itself alone (own attention kernels on GPUs; rotary models)")
       ("recompute", po::value<std::string>(&training.recompute)->default_value(training.recompute),

@@ -12,6 +12,7 @@ namespace weir {
 class RunEvaluations {
  public:
   RunEvaluations(const DataFlags& flags, int64_t sequence, uint64_t seed, int64_t vocabulary);
+  bool weighted() const { return held_out_ && held_out_->weighted(); }
   // Of a resumed run: the last step that was evaluated, agreed by all ranks; -1 = none.
   void Start(int64_t evaluated) { evaluated_ = evaluated; }
 

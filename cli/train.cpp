@@ -224,6 +224,11 @@ struct TrainFlags {
   std::string config;  // resolved
 };
 
+// The graph takes weights of tokens where any of the data has them, to train or to evaluate on.
+void TakeWeights(const DataLoader& data, const RunEvaluations& evaluations, TrainingOptions& training) {
+  training.token_weights = training.token_weights || data.weighted() || evaluations.weighted();
+}
+
 // Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
 Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const bool leads = world == nullptr || world->rank() == 0;
@@ -238,7 +243,9 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (const std::string lost = LostInExport(*graph); leads && !lost.empty()) std::cerr << lost << "\n";
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
-  Trainer trainer(*graph, flags.trainer, data, passes, world);
+  TrainerOptions options = flags.trainer;
+  TakeWeights(data, evaluations, options.training);
+  Trainer trainer(*graph, options, data, passes, world);
   passes.CheckNames();
   const fs::path path = flags.run.output;
   std::unique_ptr<RunLock> lock;
@@ -265,7 +272,8 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
               << (flags.trainer.device.kind == DeviceKind::kCuda ? "a GPU and " : "") << CpuThreads() << " CPU threads: "
               << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
               << " tokens per step, arena " << FormatBytes(trainer.session().plan().arena_bytes) << (ranks > 1 ? " per rank\n" : "\n");
-    const TrainingOptions& training = flags.trainer.training;
+    const TrainingOptions& training = options.training;
+    if (training.token_weights) std::cerr << "tokens have weights: losses are sum(weight * loss) / sum(weight), over a step or an evaluation\n";
     if (flags.trainer.device.kind == DeviceKind::kCuda && training.precision == "bfloat16" && !training.deterministic && training.pack != "isolate") {
       std::cerr << "attention's backward is cuDNN's, which adds dq in any order: runs may differ in their last bits; --deterministic "
                    "gives the same bits, slower\n";
@@ -318,7 +326,7 @@ int DryRun(TrainFlags& flags, int64_t world) {
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   const int64_t vocabulary = VocabularyOf(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
-  const RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
+  TakeWeights(data, RunEvaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary), training);
   BuildTrainingGraph(*graph, training, passes);
   passes.CheckNames();
   SpecializeShapes(*graph, flags.trainer.micro_batch, SequenceOfRank(training.layout, flags.trainer.sequence));

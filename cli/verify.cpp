@@ -33,7 +33,7 @@ std::vector<po::options_description> Options(VerifyFlags& flags) {
   po::options_description main("Verify against PyTorch");
   main.add_options()
       ("model", text(flags.model)->required(), "exported ONNX model")
-      ("reference", text(flags.reference), "safetensors FILE of a PyTorch run: input_ids, labels, logits, loss, grad.*, "
+      ("reference", text(flags.reference), "safetensors FILE of a PyTorch run: input_ids, labels, weights (of tokens), logits, loss, grad.*, "
                                            "adamw.*, router.* (models/README.md says how to write one)")
       ("trajectory", text(flags.trajectory), "safetensors FILE of a PyTorch training run to follow step by step")
       ("logits-tolerance", Real(flags.limits.logits), "largest absolute difference")
@@ -89,6 +89,10 @@ void UseBatch(const Safetensors& file, int64_t context_parallel, TwinOptions& ru
   run.sequence = ids->second->dims()[1];
   run.input_ids = ids->second->AsInts();
   run.labels = labels->second->AsInts();
+  if (const auto weights = file.tensors.find("weights"); weights != file.tensors.end()) {
+    run.weights = weights->second->AsFloats();
+    run.streamed.token_weights = true;
+  }
   WEIR_CHECK(run.batch > 0 && run.batch * replicas == ids->second->dims()[0], ErrorCode::kInvalidArgument, "--ranks=", run.streamed.layout.world,
              " does not divide the ", ids->second->dims()[0], " rows of the reference's batch");
 }

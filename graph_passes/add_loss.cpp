@@ -20,12 +20,12 @@ bool AddLoss::Run(Graph& graph, PassContext& context) {
   WEIR_CHECK(IsFloat(logits->dtype) && logits->has_shape && logits->shape.size() >= 2, ErrorCode::kInvalidModel,
              "the graph output '", logits->name, "' must be float logits [batch, sequence, vocabulary]; got ",
              DTypeName(logits->dtype), logits->has_shape ? ToString(logits->shape) : "(rank unknown)");
-  for (const char* name : {"labels", "loss_scale", "loss"}) ClaimName(graph, name);
-  Value* labels = graph.AddInput("labels", DType::kInt64, Shape(logits->shape.begin(), logits->shape.end() - 1));
-  Value* scale = graph.AddInput("loss_scale", DType::kFloat32, {});
+  for (const char* name : {"labels", "loss_scale", "loss", kTokenWeights}) ClaimName(graph, name);
+  const Shape tokens(logits->shape.begin(), logits->shape.end() - 1);
+  std::vector<Value*> inputs = {logits, graph.AddInput("labels", DType::kInt64, tokens), graph.AddInput("loss_scale", DType::kFloat32, {})};
+  if (weighted_) inputs.push_back(graph.AddInput(kTokenWeights, DType::kFloat32, tokens));
   Value* loss = graph.AddValue("loss");
-  Node* node = graph.AddNode(GetOp("CrossEntropy", "ai.weir"), {logits, labels, scale}, {loss},
-                             {{"ignore_index", ignore_index_}});
+  Node* node = graph.AddNode(GetOp("CrossEntropy", "ai.weir"), std::move(inputs), {loss}, {{"ignore_index", ignore_index_}});
   node->source = "loss of '" + logits->name + "'";
   InferNode(*node);
   graph.outputs = {loss};

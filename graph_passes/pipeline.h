@@ -40,6 +40,7 @@ struct TrainingOptions {
   std::string decay = "matrices";
   double max_norm = 1.0;  // 0 = no clipping
   int64_t ignore_index = -100;
+  bool token_weights = false;  // each position's loss has a weight (input token_weights); the mean is over weights
   RouterLossOptions router_losses = {};
   int64_t leaves = 16, unit_rows = 4096;
   bool deterministic = false;  // no library kernel that adds in any order (cuDNN's attention backward)

@@ -126,11 +126,12 @@ void AddLayer(Builder& b, const Gate& gate, const RouterLossOptions& options, Su
   }
 }
 
-// The micro-batch's share of the step's valid labels.
+// The micro-batch's share of the step's valid labels, or of their weights.
 Value* LabelShare(Builder& b, const Graph& graph, int64_t ignore_index) {
   Value *labels = graph.FindValue("labels"), *scale = graph.FindValue("loss_scale");
   WEIR_CHECK(labels != nullptr && scale != nullptr, ErrorCode::kInternal, "router losses need the inputs that add_loss makes");
   Value* valid = b.Op("Cast", {b.Op("Not", {b.Op("Equal", {labels, b.Int(ignore_index)})})}, {{"to", kOnnxFloat}});
+  if (Value* weights = graph.FindValue(kTokenWeights)) valid = b.Op("Mul", {valid, weights});
   std::vector<int64_t> axes(labels->shape.size());
   for (size_t i = 0; i < axes.size(); ++i) axes[i] = static_cast<int64_t>(i);
   return b.Op("Mul", {b.Op("ReduceSum", {valid, b.Ints(axes)}, {{"keepdims", int64_t{0}}}), scale});

@@ -14,7 +14,7 @@ struct RouterLossOptions {
 // Probabilities over all E experts: softmax(x) of the gate's product x, whether the model takes it before its top-k,
 // after it, or not at all; for sigmoid routers sigmoid(x) / sum_e sigmoid(x) (DeepSeek-V3, arXiv:2412.19437, eq. 19).
 // Z = mean over layers and tokens of logsumexp(x)^2 (ST-MoE, arXiv:2202.08906, eq. 5); softmax routers only.
-// share = this micro-batch's valid labels * loss_scale, its part of the step's labels: over micro-batches and ranks the
+// share = this micro-batch's valid labels * loss_scale, its part of the step's labels (of their weights, where tokens have any): over micro-batches and ranks the
 // step's router loss is the mean of theirs, weighted like the loss itself. B is not linear, so it does depend on how a
 // step is cut into micro-batches and ranks.
 // F is a count and has no gradient. Throws UnsupportedOp naming every layer whose probabilities are not defined.

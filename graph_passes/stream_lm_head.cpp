@@ -46,7 +46,7 @@ std::string FindForward(const Graph& graph, Head& head) {
   }
   const Node& g = *head.gradient;
   const bool same =
-      g.in(1) == head.loss->in(1) && g.in(2) == lse && g.in(3) == head.loss->in(2) &&
+      g.in(1) == head.loss->in(1) && g.in(2) == lse && g.in(3) == head.loss->in(2) && g.in(5) == head.loss->in(3) &&
       g.attributes.Int("ignore_index", -100) == head.loss->attributes.Int("ignore_index", -100);
   if (!same) return "CrossEntropyGradient belongs to another loss";
   return IsScalar(g.in(4), 1) ? "" : "the gradient of the loss is not the constant 1";
@@ -98,9 +98,10 @@ Node& Replace(Graph& graph, const Head& head, int64_t strip, int64_t leaf) {
         *one = head.gradient->in(4);
   std::vector<Value*> inputs = {head.linear->in(0), head.linear->in(1), head.loss->in(1),
                                 head.loss->in(2)};
-  if (head.weight_gradient != nullptr && head.weight_gradient->in(2) != nullptr) {
-    inputs.push_back(head.weight_gradient->in(2));
-  }
+  Value* accumulator = head.weight_gradient == nullptr ? nullptr : head.weight_gradient->in(2);
+  Value* weights = head.loss->in(3);
+  if (accumulator != nullptr || weights != nullptr) inputs.push_back(accumulator);
+  if (weights != nullptr) inputs.push_back(weights);
   std::vector<Value*> outputs = {head.loss->out(), output(head.input_gradient),
                                  output(head.weight_gradient)};
   while (outputs.back() == nullptr) outputs.pop_back();

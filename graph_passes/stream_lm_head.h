@@ -10,6 +10,7 @@ namespace weir {
 // acc' = LinearWeightGradient(x, dlogits, acc)
 //   ==>
 // loss, dx, acc' = RingDtp<strip>(x, w, labels, scale, acc)
+// Weights of tokens, where CrossEntropy and its gradient have them, come last.
 // In a training graph, before its optimizer. dx or acc' may be missing (nothing below the head, or
 // the head itself, is not trained). Loss and gradients keep their bits. Throws InvalidArgument with
 // the reasons when nothing matches.

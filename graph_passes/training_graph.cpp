@@ -148,7 +148,7 @@ void Lower(Graph& graph, const std::string& precision, PassManager& passes) {
 }  // namespace
 
 void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManager& passes) {
-  AddLoss loss(options.ignore_index);
+  AddLoss loss(options.ignore_index, options.token_weights);
   passes.Run(loss, graph);
   SpreadSequences(graph, options, passes);
   KeepDocumentsApart(graph, options, passes);

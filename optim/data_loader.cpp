@@ -91,6 +91,10 @@ uint64_t DataLoader::hash() const {
   return hash;
 }
 
+bool DataLoader::weighted() const {
+  return std::ranges::any_of(streams_, [](const TokenStream& stream) { return stream.weighted(); });
+}
+
 int64_t DataLoader::samples_per_epoch() const {
   WEIR_CHECK(streams_.size() == 1, ErrorCode::kInternal, "a mixture has no epoch");
   return streams_[0].samples_per_epoch();

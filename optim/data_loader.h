@@ -27,7 +27,8 @@ class DataLoader {
   Sample Get(int64_t sample_index) const;
   int64_t tokens_per_epoch() const;  // of all sources, each once
   int64_t documents() const;
-  uint64_t hash() const;  // of all ids of all sources, in order
+  uint64_t hash() const;  // of all ids of all sources and what is to be predicted, in order
+  bool weighted() const;  // some source's files weigh tokens; those of the others weigh 1
   int64_t samples_per_epoch() const;  // of one source
   const std::vector<TokenStream>& streams() const { return streams_; }
 

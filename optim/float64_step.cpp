@@ -5,6 +5,7 @@
 
 #include "graph/error.h"
 #include "graph/op_schema.h"
+#include "graph_passes/add_loss.h"
 #include "graph_passes/isolate_documents.h"
 
 namespace weir {
@@ -86,14 +87,21 @@ Float64Step RunFloat64(const Graph& canonical, const TrainingOptions& options, i
   SpecializeShapes(*graph, batch, sequence);
   Evaluation evaluation(*graph);
   for (const Value* parameter : graph->ValuesWithRole(Role::kParameter)) evaluation.Set(parameter, parameters.at(parameter->name));
-  int64_t valid = 0;
-  for (const auto& micro : micro_batches) valid += std::ssize(micro.labels) - std::ranges::count(micro.labels, options.ignore_index);
-  evaluation.SetScalar("loss_scale", valid == 0 ? 0 : 1 / static_cast<double>(valid));
+  double weight = 0;
+  for (const auto& micro : micro_batches) {
+    for (size_t i = 0; i < micro.labels.size(); ++i) {
+      if (micro.labels[i] != options.ignore_index) weight += micro.weights.empty() ? 1 : static_cast<double>(micro.weights[i]);
+    }
+  }
+  evaluation.SetScalar("loss_scale", weight == 0 ? 0 : 1 / weight);
   evaluation.Run(Phase::kBegin);
   Float64Step step;
   for (const auto& micro : micro_batches) {
     evaluation.Set("input_ids", micro.input_ids);
     evaluation.Set("labels", micro.labels);
+    if (const Value* weights = graph->FindValue(kTokenWeights)) {
+      evaluation.Set(weights, micro.weights.empty() ? std::vector<float>(micro.labels.size(), 1.0f) : micro.weights);
+    }
     if (graph->FindValue(kDocumentStarts) != nullptr) {
       evaluation.Set(kDocumentStarts, micro.document_starts.empty() ? std::vector<int64_t>(micro.labels.size()) : micro.document_starts);
     }

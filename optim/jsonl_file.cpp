@@ -1,6 +1,8 @@
 #include "optim/jsonl_file.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -14,10 +16,28 @@ namespace {
 
 using Json = nlohmann::json;
 constexpr int64_t kNotPredicted = -100;
-const std::vector<std::string> kKeys = {"input_ids", "labels", "prompt", "completion"};
+const std::vector<std::string> kKeys = {"input_ids", "labels", "prompt", "completion", "weights", "loss_mask"};
 const std::vector<std::string> kNotes = {"id", "text", "source", "meta"};  // passed over
 
 bool Has(const std::vector<std::string>& names, const std::string& name) { return std::ranges::find(names, name) != names.end(); }
+
+// Python's json writes NaN, Infinity and -Infinity, which are no JSON: as text they are told at their place.
+std::string QuoteNonNumbers(std::string_view text) {
+  std::string quoted;
+  bool inside = false;  // of a string
+  for (size_t at = 0; at < text.size();) {
+    const std::string_view rest = text.substr(at);
+    size_t length = inside && rest[0] == '\\' ? std::min<size_t>(2, rest.size()) : 1;
+    if (rest[0] == '"') inside = !inside;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+      if (!inside && rest.starts_with(word)) length = word.size();
+    }
+    const std::string_view token = rest.substr(0, length);
+    quoted += token.size() > 2 ? StrCat('"', token, '"') : std::string(token);
+    at += length;
+  }
+  return quoted;
+}
 
 class JsonlTokens : public TokenFile {
  public:
@@ -33,7 +53,7 @@ class JsonlTokens : public TokenFile {
     }
     WEIR_CHECK(!lines_.empty(), ErrorCode::kInvalidArgument, "data file '", path_, "' has no line; expected one JSON object a line");
     WEIR_CHECK(std::ranges::count(predicted_, 1) > 0, ErrorCode::kInvalidArgument, "data file '", path_,
-               "': no token is to be predicted; every \"completion\" is empty or every label is -100");
+               "': no token is to be predicted; every \"completion\" is empty, every label is -100 or every weight is 0");
     tokens_ = std::ssize(ids_);
     starts_.push_back(tokens_);
   }
@@ -41,6 +61,19 @@ class JsonlTokens : public TokenFile {
   void Read(int64_t first, std::span<int64_t> out) const override { std::copy_n(ids_.begin() + first, out.size(), out.begin()); }
   void ReadPredicted(int64_t first, std::span<uint8_t> out) const override {
     std::copy_n(predicted_.begin() + first, out.size(), out.begin());
+  }
+  bool weighted() const override { return !weights_.empty(); }
+  void ReadWeights(int64_t first, std::span<float> out) const override {
+    if (weights_.empty()) return TokenFile::ReadWeights(first, out);
+    std::copy_n(weights_.begin() + first, out.size(), out.begin());
+  }
+  uint64_t LossHash() const override {
+    if (weights_.empty() && std::ranges::count(predicted_, 0) == 0) return 0;
+    uint64_t hash = 14695981039346656037ull;
+    const auto add = [&](uint64_t bits) { hash = (hash ^ bits) * 1099511628211ull; };
+    for (const uint8_t predicted : predicted_) add(predicted);
+    for (const float weight : weights_) add(std::bit_cast<uint32_t>(weight));
+    return hash;
   }
   std::string Place(int64_t token) const override {
     const auto document = std::ranges::upper_bound(starts_, token) - starts_.begin() - 1;
@@ -73,11 +106,21 @@ class JsonlTokens : public TokenFile {
   Json Parse(int64_t line, std::string_view text) const {
     std::set<std::string> keys;
     std::string twice;
-    const Json object = Json::parse(text, [&](int depth, Json::parse_event_t event, const Json& key) {
+    const auto check = [&](int depth, Json::parse_event_t event, const Json& key) {
       if (event == Json::parse_event_t::key && depth == 1 && !keys.insert(key.get<std::string>()).second) twice = key.get<std::string>();
       return true;
-    }, false);
-    if (!object.is_object()) Fail(line, "no JSON object; was the file cut short?");
+    };
+    Json object = Json::parse(text, check, false);
+    std::string why;
+    if (object.is_discarded()) {
+      keys.clear();
+      try {
+        object = Json::parse(QuoteNonNumbers(text), check);
+      } catch (const Json::exception& error) {
+        why = StrCat(" (", std::string_view(error.what()).substr(std::string_view(error.what()).find(' ') + 1), ")");
+      }
+    }
+    if (!object.is_object()) Fail(line, "no JSON object; was the file cut short?", why);
     if (!twice.empty()) Fail(line, "the key \"", twice, "\" comes twice");
     return object;
   }
@@ -87,11 +130,12 @@ class JsonlTokens : public TokenFile {
     for (const auto& [key, value] : object.items()) {
       if (Has(kKeys, key) || Has(kNotes, key)) continue;
       if (key.find("weight") != key.npos || key.find("mask") != key.npos)
-        Fail(line, "\"", key, "\" is not read: tokens have no weights or masks but \"labels\", which are -100 where nothing is to be predicted; leave \"", key, "\" out");
+        Fail(line, "\"", key, "\" is not read: tokens have \"weights\" (or \"loss_mask\"), one a token, and \"labels\", -100 where nothing is to be predicted; leave \"", key, "\" out");
       const std::string nearest = NearestName(key, kKeys);
       Fail(line, "unknown key \"", key, "\"", nearest.empty() ? "" : StrCat("; did you mean \"", nearest, "\"?"),
-           "; read are \"prompt\" and \"completion\", or \"input_ids\" and \"labels\"; passed over are \"id\", \"text\", \"source\" and \"meta\"");
+           "; read are \"prompt\" and \"completion\", or \"input_ids\" and \"labels\", and \"weights\"; passed over are \"id\", \"text\", \"source\" and \"meta\"");
     }
+    if (object.contains("weights") && object.contains("loss_mask")) Fail(line, "\"weights\" beside \"loss_mask\": two names of one thing; give one");
     const bool parts = object.contains("prompt") || object.contains("completion");
     for (const char* key : {"input_ids", "labels"}) {
       if (parts && object.contains(key)) Fail(line, "\"", key, "\" beside \"prompt\" or \"completion\": give \"prompt\" and \"completion\", or \"input_ids\" and \"labels\"");
@@ -112,6 +156,36 @@ class JsonlTokens : public TokenFile {
       if (object.contains("labels")) Mask(line, ids, Ids(line, object, "labels", true));
     }
     if (std::ssize(ids_) == starts_.back()) Fail(line, "the document has no token");
+    Weigh(line, object);
+  }
+
+  // The weights are those of the last ids: input_ids, or the completion behind its prompt.
+  void Weigh(int64_t line, const Json& object) {
+    const char* key = object.contains("loss_mask") ? "loss_mask" : "weights";
+    const bool has = object.contains(key), first = lines_.size() == 1, had = !weights_.empty();
+    if (!first && has != had) {
+      Fail(line, has ? StrCat("\"", key, "\", which the lines before do not have") : "no \"weights\", which the lines before have",
+           "; give all lines of a file weights, or none (1 is a token's weight without)");
+    }
+    if (!has) return;
+    const char* of = object.contains("completion") ? "completion" : "input_ids";
+    const Json& weights = object.at(key);
+    if (!weights.is_array()) Fail(line, "\"", key, "\" is ", weights.type_name(), ", expected an array of numbers, one for each of \"", of, "\"");
+    const size_t count = object.at(of).size();
+    if (weights.size() != count)
+      Fail(line, weights.size(), " \"", key, "\" for ", count, " \"", of, "\"; the i-th is of predicting the i-th id (the shift to the next token is made here)");
+    weights_.resize(ids_.size() - count, 0.0f);
+    for (size_t i = 0; i < count; ++i) {
+      weights_.push_back(WeightOf(line, key, i, weights[i]));
+      if (weights_.back() == 0) predicted_[weights_.size() - 1] = 0;
+    }
+  }
+
+  float WeightOf(int64_t line, const char* key, size_t i, const Json& value) const {
+    const double given = value.is_number() ? value.get<double>() : value.is_boolean() ? value.get<bool>() ? 1.0 : 0.0 : -1.0;
+    const auto weight = static_cast<float>(given);
+    if (given >= 0 && std::isfinite(weight) && (weight > 0) == (given > 0)) return weight;
+    Fail(line, "\"", key, "\"[", i, "] is ", value.is_string() ? value.get<std::string>() : value.dump(), ", expected a finite float32, not negative");
   }
 
   void Append(const std::vector<int64_t>& ids, bool predicted) {
@@ -131,6 +205,7 @@ class JsonlTokens : public TokenFile {
 
   std::vector<uint32_t> ids_;
   std::vector<uint8_t> predicted_;
+  std::vector<float> weights_;  // empty: 1 each
   std::vector<int64_t> lines_;  // of each document
 };
 

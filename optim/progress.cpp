@@ -58,7 +58,7 @@ std::vector<Field> Column(const std::vector<LayerLoad>& loads, Field LayerLoad::
 StepRecord StepOf(const nlohmann::json& json) {
   return {.step = json.value("step", int64_t{0}), .loss = Number(json, "loss"), .grad_norm = Number(json, "grad_norm"),
           .learning_rate = Number(json, "learning_rate"), .tokens_per_s = Number(json, "tokens_per_s"),
-          .step_ms = Number(json, "step_ms"), .tokens = json.value("tokens", int64_t{0}),
+          .step_ms = Number(json, "step_ms"), .tokens = json.value("tokens", int64_t{0}), .label_weight = json.value("label_weight", 0.0),
           .skipped = json.value("skipped", false), .spike = json.value("spike", false), .model_tflops = Number(json, "model_tflops"),
           .device_bytes = json.value("device_bytes", int64_t{0}), .host_bytes = json.value("host_bytes", int64_t{0}),
           .time = Number(json, "time"), .router_loss = json.value("router_loss", 0.0),
@@ -129,6 +129,7 @@ std::vector<std::pair<std::string, double>> Scalars(const StepRecord& r) {
       {"speed/model_tflops", r.model_tflops},
       {"memory/device_gib", static_cast<double>(r.device_bytes) / 1073741824.0},
       {"memory/host_gib", static_cast<double>(r.host_bytes) / 1073741824.0}};
+  if (r.label_weight != 0) scalars.emplace_back("train/label_weight", r.label_weight);
   for (size_t part = 0; part < kStepPartNames.size(); ++part) {
     scalars.emplace_back(StrCat("split_s/", kStepPartNames[part]), static_cast<double>(r.split.mean.at(part)));
   }
@@ -155,6 +156,7 @@ void MetricsLog::Write(const StepRecord& r) {
       {"learning_rate", r.learning_rate}, {"tokens", r.tokens}, {"tokens_per_s", r.tokens_per_s},
       {"step_ms", r.step_ms}, {"skipped", r.skipped},   {"spike", r.spike},    {"model_tflops", r.model_tflops},
       {"device_bytes", r.device_bytes}, {"host_bytes", r.host_bytes}, {"time", r.time}};
+  if (r.label_weight != 0) line["label_weight"] = r.label_weight;
   if (r.router_loss != 0) line["router_loss"] = r.router_loss;
   line["split_s"] = ToJson(r.split.mean);
   if (r.split.longest != r.split.mean) line["split_longest_s"] = ToJson(r.split.longest);

@@ -294,6 +294,7 @@ std::unique_ptr<TokenFile> OpenOne(const fs::path& path, const TokenFileOptions&
 }  // namespace
 
 void TokenFile::ReadPredicted(int64_t, std::span<uint8_t> out) const { std::ranges::fill(out, 1); }
+void TokenFile::ReadWeights(int64_t, std::span<float> out) const { std::ranges::fill(out, 1.0f); }
 
 std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const fs::path& path,
                                                        const TokenFileOptions& options) {

@@ -21,6 +21,12 @@ class TokenFile {
   virtual void Read(int64_t first, std::span<int64_t> out) const = 0;
   // Which of them are to be predicted, 1 or 0: all, unless the file says otherwise.
   virtual void ReadPredicted(int64_t first, std::span<uint8_t> out) const;
+  // The file says what predicting each token counts for.
+  virtual bool weighted() const { return false; }
+  // How much: 1 each, unless the file says otherwise. Finite, not negative; 0 where nothing is to be predicted.
+  virtual void ReadWeights(int64_t first, std::span<float> out) const;
+  // Tells files apart whose ids are the same and what is to be predicted is not; 0 where all is, with weight 1.
+  virtual uint64_t LossHash() const { return 0; }
   // Where in the file a token stands, for people.
   virtual std::string Place(int64_t token) const { return "token " + std::to_string(token); }
 

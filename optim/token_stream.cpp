@@ -13,7 +13,10 @@ TokenStream::TokenStream(std::vector<std::unique_ptr<TokenFile>> files, const Da
     : files_(std::move(files)), options_(options) {
   WEIR_CHECK(options.sequence > 0, ErrorCode::kInvalidArgument, "--sequence=", options.sequence, " must be positive");
   for (const auto& file : files_) {
-    hash_ = hash_ * 31 + CheckTokenRange(*file, options.vocabulary);
+    hash_ = hash_ * 31 + CheckTokenRange(*file, options.vocabulary) + file->LossHash();
+    WEIR_CHECK(file->weighted() == weighted(), ErrorCode::kInvalidArgument, "data file '", file->path(), "' ",
+               file->weighted() ? "weighs its tokens, '" : "does not weigh its tokens, '", files_.front()->path(), "' does",
+               file->weighted() ? " not" : "", "; give all files of a source weights, or make a mixture of two: --data PATH:WEIGHT");
     const auto& starts = file->document_starts();
     for (size_t d = 0; d + 1 < starts.size(); ++d) {
       const int64_t length = starts[d + 1] - starts[d];
@@ -57,9 +60,13 @@ void TokenStream::Copy(const Document& document, int64_t within, int64_t count, 
   std::vector<uint8_t> predicted(ids.size());
   document.file->Read(document.first + within, ids);
   document.file->ReadPredicted(document.first + within, predicted);
+  std::vector<float> weights(weighted() ? ids.size() : 0);
+  if (weighted()) document.file->ReadWeights(document.first + within, weights);
   std::copy_n(ids.begin(), count, sample.input_ids.begin() + at);
   for (size_t i = 1; i < ids.size(); ++i) {
-    if (predicted[i] != 0) sample.labels[static_cast<size_t>(at) + i - 1] = ids[i];
+    if (predicted[i] == 0) continue;
+    sample.labels[static_cast<size_t>(at) + i - 1] = ids[i];
+    if (weighted()) sample.weights[static_cast<size_t>(at) + i - 1] = weights[i];
   }
 }
 
@@ -68,6 +75,7 @@ Sample TokenStream::Get(int64_t index) const {
   Sample sample;
   sample.input_ids.assign(static_cast<size_t>(sequence), 0);
   sample.labels.assign(static_cast<size_t>(sequence), kIgnore);
+  if (weighted()) sample.weights.assign(static_cast<size_t>(sequence), 0.0f);
   if (options_.isolate) sample.starts.assign(static_cast<size_t>(sequence), 0);
   for (int64_t filled = 0; filled < sequence;) {
     const int64_t position = index * sequence + filled;

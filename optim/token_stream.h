@@ -11,6 +11,7 @@ namespace weir {
 // token belongs to another document, is not to be predicted, or input_ids[j] is padding.
 struct Sample {
   std::vector<int64_t> input_ids, labels;
+  std::vector<float> weights = {};   // of weighted files: what predicting each label counts for, 0 where there is none
   std::vector<int64_t> starts = {};  // with DataOptions::isolate: where the document of each position begins in this sample
 };
 
@@ -34,13 +35,14 @@ class TokenStream {
  public:
   static constexpr int64_t kIgnore = -100;
 
-  // Checks that every id is in [0, vocabulary) and that there are two tokens at least.
+  // Checks that every id is in [0, vocabulary), that there are two tokens at least, and that all files weigh tokens or none does.
   TokenStream(std::vector<std::unique_ptr<TokenFile>> files, const DataOptions& options);
 
   Sample Get(int64_t index) const;
   int64_t tokens() const { return tokens_; }  // of an epoch
   int64_t documents() const { return static_cast<int64_t>(documents_.size()); }
-  uint64_t hash() const { return hash_; }  // of all ids, in file order
+  uint64_t hash() const { return hash_; }  // of all ids and of what is to be predicted, in file order
+  bool weighted() const { return files_.front()->weighted(); }
   int64_t samples_per_epoch() const;  // the last one may be begun only
 
  private:

@@ -24,10 +24,16 @@ Trainer::Trainer(const Graph& canonical, TrainerOptions options, const DataLoade
       rank_(communicator == nullptr ? 0 : communicator->rank()),
       flop_per_token_(ModelFlopPerToken(canonical, options_.sequence)),
       reader_([this](int64_t first) { return ReadStep(first); }) {
+  CheckWeighted(data);
   options_.schedule.total_steps = options_.steps;
   options_.schedule.Validate();
   WEIR_CHECK(options_.grad_accumulation > 0, ErrorCode::kInvalidArgument, "--grad-accumulation=",
              options_.grad_accumulation, " must be positive");
+}
+
+void Trainer::CheckWeighted(const DataLoader& data) const {
+  WEIR_CHECK(!data.weighted() || options_.training.token_weights, ErrorCode::kInvalidArgument,
+             "the data weighs its tokens and the training graph takes no weights; add --token-weights");
 }
 
 CheckpointState Trainer::State(std::map<std::string, std::string> identity) const {
@@ -46,7 +52,7 @@ TrainingSession::MicroBatch Trainer::ReadMicroBatch(const DataLoader& data, int6
   TrainingSession::MicroBatch batch;
   const Layout& layout = options_.training.layout;
   const int64_t parts = layout.context_parallel, replicas = layout.world / parts, length = session_.sequence();
-  const auto append_part = [&](std::vector<int64_t>& to, const std::vector<int64_t>& from) {
+  const auto append_part = [&](auto& to, const auto& from) {
     const auto begin = from.begin() + rank_ % parts * length;
     to.insert(to.end(), begin, begin + length);
   };
@@ -55,6 +61,7 @@ TrainingSession::MicroBatch Trainer::ReadMicroBatch(const DataLoader& data, int6
     const Sample next = data.Get(first + row);
     append_part(batch.input_ids, next.input_ids);
     append_part(batch.labels, next.labels);
+    if (options_.training.token_weights) append_part(batch.weights, next.weights.empty() ? std::vector(next.labels.size(), 1.0f) : next.weights);
     batch.document_starts.insert(batch.document_starts.end(), next.starts.begin(), next.starts.end());
   }
   return batch;
@@ -73,6 +80,7 @@ StepReader::Batches Trainer::TakeStep() {
 }
 
 std::optional<EvalRecord> Trainer::Evaluate(const DataLoader& held_out, int64_t batches, const std::function<bool()>& stop) {
+  CheckWeighted(held_out);
   const auto start = std::chrono::steady_clock::now();
   const int64_t all = DivCeil(held_out.samples_per_epoch(), samples_per_micro_batch());
   const auto result = session_.Evaluate(batches == 0 ? all : std::min(batches, all),
@@ -126,6 +134,7 @@ StepRecord Trainer::Step() {
   record.router_loss = result.router_loss;
   record.grad_norm = result.grad_norm;
   record.tokens = tokens_ += result.valid_labels;
+  if (options_.training.token_weights) record.label_weight = result.label_weight;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   record.step_ms = elapsed.count() * 1e3;
   split += result.split;

@@ -53,6 +53,7 @@ struct StepRecord {
   double loss = 0, grad_norm = 0, learning_rate = 0, tokens_per_s = 0, step_ms = 0;
   // Trained on by all ranks since the start, this step included: positions with a label. The last position of a document has none.
   int64_t tokens = 0;
+  double label_weight = 0;  // the sum of this step's labels' weights, that the loss is divided by; 0 where tokens have none
   bool skipped = false;  // it changed nothing
   bool spike = false;    // because of its loss; else because it was not finite
   double model_tflops = 0;  // per second and rank: ModelFlopPerToken of every position, labelled or not
@@ -112,6 +113,7 @@ class Trainer {
   }
 
  private:
+  void CheckWeighted(const DataLoader& data) const;
   // This rank's part of the `micro`-th batch of all ranks after sample `first`.
   TrainingSession::MicroBatch ReadMicroBatch(const DataLoader& data, int64_t first, int64_t micro) const;
   StepReader::Batches ReadStep(int64_t first) const;

@@ -9,6 +9,7 @@
 #include "backend/tree_reduce.h"
 #include "graph/error.h"
 #include "graph/parameter.h"
+#include "graph_passes/add_loss.h"
 #include "graph_passes/isolate_documents.h"
 #include "graph_passes/parameter_kind.h"
 #include "graph_passes/shard_context.h"
@@ -159,6 +160,20 @@ void TrainingSession::CheckBatch(const MicroBatch& micro_batch, size_t index) co
                ignore_index_);
   }
   CheckStarts(micro_batch, index);
+  CheckWeights(micro_batch, index);
+}
+
+void TrainingSession::CheckWeights(const MicroBatch& micro_batch, size_t index) const {
+  const auto& weights = micro_batch.weights;
+  if (weights.empty()) return;
+  WEIR_CHECK(graph_->FindValue(kTokenWeights) != nullptr, ErrorCode::kInvalidArgument, "micro-batch ", index,
+             " weighs tokens; train with --token-weights");
+  WEIR_CHECK(weights.size() == micro_batch.labels.size(), ErrorCode::kInvalidArgument, "micro-batch ", index, " has ", weights.size(),
+             " weights for ", micro_batch.labels.size(), " labels");
+  for (size_t i = 0; i < weights.size(); ++i) {
+    WEIR_CHECK(std::isfinite(weights[i]) && weights[i] >= 0, ErrorCode::kInvalidArgument, "micro-batch ", index, ": weight ", i, " is ",
+               weights[i], ", expected a finite one, not negative");
+  }
 }
 
 void TrainingSession::CheckStarts(const MicroBatch& micro_batch, size_t index) const {
@@ -176,17 +191,29 @@ void TrainingSession::CheckStarts(const MicroBatch& micro_batch, size_t index) c
   }
 }
 
-int64_t TrainingSession::CountValidLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const {
-  int64_t count = 0;
+LabelSums TrainingSession::SumLabels(const MicroBatch& micro_batch) const {
+  const auto& labels = micro_batch.labels;
+  LabelSums sums{.count = std::ssize(labels) - std::ranges::count(labels, ignore_index_)};
+  if (micro_batch.weights.empty()) sums.weight = static_cast<double>(sums.count);
+  for (size_t i = 0; i < micro_batch.weights.size(); ++i) {
+    if (labels[i] != ignore_index_) sums.weight += static_cast<double>(micro_batch.weights[i]);
+  }
+  return sums;
+}
+
+LabelSums TrainingSession::SumLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const {
+  double sums[] = {0, 0};  // labels: whole numbers below 2^53
   for (size_t i = 0; i < micro_batches.size(); ++i) {
     CheckBatch(micro_batches[i], i);
-    const auto& labels = micro_batches[i].labels;
-    count += static_cast<int64_t>(labels.size()) - std::ranges::count(labels, ignore_index_);
+    const LabelSums own = SumLabels(micro_batches[i]);
+    sums[0] += static_cast<double>(own.count);
+    sums[1] += own.weight;
   }
-  if (communicator_ == nullptr) return count;
-  const PartClock clock(split, StepPart::kRanks);
-  SumOverRanks(*communicator_, std::span(&count, 1), {"SumOverRanks", "valid labels"});
-  return count;
+  if (communicator_ != nullptr) {
+    const PartClock clock(split, StepPart::kRanks);
+    SumOverRanks(*communicator_, sums, {"SumOverRanks", "valid labels"});
+  }
+  return {.count = static_cast<int64_t>(sums[0]), .weight = sums[1]};
 }
 
 // Each rank's share of the loss becomes the loss; what is not finite on one rank is so on all.
@@ -204,6 +231,11 @@ void TrainingSession::AgreeOnResult(StepResult& result) const {
 void TrainingSession::WriteMicroBatch(const MicroBatch& micro_batch) {
   WriteInts(*executor_, Named("input_ids"), micro_batch.input_ids);
   WriteInts(*executor_, Named("labels"), micro_batch.labels);
+  if (const Value* weights = graph_->FindValue(kTokenWeights)) {
+    const std::vector<float> ones(micro_batch.weights.empty() ? micro_batch.labels.size() : 0, 1.0f);
+    const std::span<const float> values = ones.empty() ? micro_batch.weights : ones;
+    executor_->Write(*weights, values.data(), static_cast<int64_t>(values.size_bytes()));
+  }
   const Value* starts = graph_->FindValue(kDocumentStarts);
   if (starts == nullptr) return;
   const bool given = !micro_batch.document_starts.empty();
@@ -217,8 +249,10 @@ StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_b
   DropPrefetched();
   StepResult result;
   result.split = std::exchange(earlier_, {});
-  result.valid_labels = CountValidLabels(micro_batches, result.split);
-  const double scale = result.valid_labels == 0 ? 0 : 1 / static_cast<double>(result.valid_labels);
+  const LabelSums labels = SumLabels(micro_batches, result.split);
+  result.valid_labels = labels.count;
+  result.label_weight = labels.weight;
+  const double scale = labels.weight == 0 ? 0 : 1 / labels.weight;
   SetScalar("loss_scale", static_cast<float>(scale));
   executor_->Run(Phase::kBegin);
   const Value *loss = graph_->outputs[0], *router_loss = RouterLossOf(*graph_);
@@ -245,7 +279,7 @@ std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const
   SetScalar("loss_scale", 1.0f);
   earlier_ += executor_->TakeSplit();
   executor_->Run(Phase::kBegin);  // weights as the last update left them: cast or gathered once a step
-  double sums[] = {0, 0};  // of losses, of labels: whole numbers below 2^53
+  double sums[] = {0, 0, 0};  // of losses, of labels, whole numbers below 2^53, of their weights
   for (int64_t i = 0; i < micro_batches; ++i) {
     if (stop()) return std::nullopt;
     const MicroBatch micro_batch = read(i);
@@ -255,11 +289,13 @@ std::optional<EvalResult> TrainingSession::Evaluate(int64_t micro_batches, const
     sums[0] += Result(*graph_->outputs[0]);
     executor_->TakeSplit();  // no part of a step
     executor_->TakeLoads();
-    sums[1] += static_cast<double>(std::ssize(micro_batch.labels) - std::ranges::count(micro_batch.labels, ignore_index_));
+    const LabelSums labels = SumLabels(micro_batch);
+    sums[1] += static_cast<double>(labels.count);
+    sums[2] += labels.weight;
   }
   if (communicator_ != nullptr) SumOverRanks(*communicator_, sums, {"SumOverRanks", "evaluation"});
-  WEIR_CHECK(sums[1] > 0, ErrorCode::kInvalidArgument, "the data to evaluate on has no token to predict: each of its documents is one token");
-  return EvalResult{.loss = sums[0] / sums[1], .valid_labels = static_cast<int64_t>(sums[1])};
+  WEIR_CHECK(sums[2] > 0, ErrorCode::kInvalidArgument, "the data to evaluate on has no token to predict: each of its documents is one token, or its weights are 0");
+  return EvalResult{.loss = sums[0] / sums[2], .valid_labels = static_cast<int64_t>(sums[1])};
 }
 
 void TrainingSession::MeasureGradients() {

@@ -28,10 +28,11 @@ int64_t VocabularyOf(const Graph& graph);
 
 // One optimizer step's results over all ranks, equal on each.
 struct StepResult {
-  double loss = 0;       // mean over the valid labels of the step; 0 when there are none. Router losses included
+  double loss = 0;       // mean over the valid labels of the step, weighted where tokens have weights; 0 when there are none. Router losses included
   double router_loss = 0;  // of that
   double grad_norm = 0;  // global, before clipping
   int64_t valid_labels = 0;
+  double label_weight = 0;  // the sum of their weights, 1 each unless tokens have weights
   bool finite = true;    // false: loss or norm is NaN or inf on any rank
   // Of this rank. A GPU ends an update while the next step is made ready, and it counts there.
   StepSplit split;
@@ -51,8 +52,14 @@ struct Placement {
 
 // The loss on data that is not trained on, over all ranks, equal on each.
 struct EvalResult {
-  double loss = 0;  // mean cross-entropy over the valid labels; router losses are no part of it
+  double loss = 0;  // mean cross-entropy over the valid labels, weighted as in training; router losses are no part of it
   int64_t valid_labels = 0;
+};
+
+// Labels that are not ignored, and the sum of their weights.
+struct LabelSums {
+  int64_t count = 0;
+  double weight = 0;
 };
 
 // A canonical graph turned into a training graph, planned, and resident on one device: parameters,
@@ -72,8 +79,11 @@ class TrainingSession {
     // With options.pack = "isolate": the first position that each of the row's attends to, of whole rows on every rank that
     // shares them; empty = each row is one document.
     std::vector<int64_t> document_starts = {};
+    // With options.token_weights: what each position's loss counts for, finite and not negative; empty = 1 each.
+    std::vector<float> weights = {};
   };
-  // Loss and gradients of the whole step: mean over all valid labels of all micro-batches of all ranks.
+  // Loss and gradients of the whole step: mean over all valid labels of all micro-batches of all ranks,
+  // sum(weight * loss) / sum(weight) where tokens have weights.
   StepResult ComputeGradients(std::span<const MicroBatch> micro_batches);
   // Forward passes alone, between steps: what is trained does not change. Micro-batch i is read(i); nullopt when
   // `stop`, asked before each and answered alike by every rank, says so.
@@ -123,7 +133,9 @@ class TrainingSession {
   void WriteMicroBatch(const MicroBatch& micro_batch);
   void CheckBatch(const MicroBatch& micro_batch, size_t index) const;
   void CheckStarts(const MicroBatch& micro_batch, size_t index) const;
-  int64_t CountValidLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const;
+  void CheckWeights(const MicroBatch& micro_batch, size_t index) const;
+  LabelSums SumLabels(const MicroBatch& micro_batch) const;
+  LabelSums SumLabels(std::span<const MicroBatch> micro_batches, StepSplit& split) const;
   void AgreeOnResult(StepResult& result) const;
   void CheckMemory(const Placement& place) const;
   int64_t BytesOfStaging(const Placement& place) const;

@@ -44,6 +44,15 @@ std::vector<int64_t> FewDocuments(const TwinOptions& options) {
   return starts;
 }
 
+// Those given, or 0, 1/4, ... 2 in an order that has nothing to do with rows.
+std::vector<float> WeightsOf(const TwinOptions& options, int64_t replica) {
+  const int64_t size = options.batch * options.sequence;
+  if (!options.weights.empty()) return {options.weights.begin() + replica * size, options.weights.begin() + (replica + 1) * size};
+  std::vector<float> weights;
+  for (int64_t i = 0; i < size; ++i) weights.push_back(static_cast<float>((i * 5 + replica) % 9) / 4);
+  return weights;
+}
+
 // Micro-batches of whole sequences by step, then replica: the ranks that hold each sequence together.
 std::vector<std::vector<TrainingSession::MicroBatch>> Batches(const TwinOptions& options, int64_t vocabulary) {
   const int64_t replicas = options.streamed.layout.world / options.streamed.layout.context_parallel, size = options.batch * options.sequence;
@@ -62,6 +71,7 @@ std::vector<std::vector<TrainingSession::MicroBatch>> Batches(const TwinOptions&
         batch.input_ids.assign(options.input_ids.begin() + rank * size, options.input_ids.begin() + (rank + 1) * size);
         batch.labels.assign(options.labels.begin() + rank * size, options.labels.begin() + (rank + 1) * size);
       }
+      if (options.streamed.token_weights) batch.weights = WeightsOf(options, rank);
       if (options.streamed.pack == "isolate") batch.document_starts = FewDocuments(options);
       own.push_back(std::move(batch));
     }
@@ -78,6 +88,7 @@ TrainingSession::MicroBatch PartOf(const TrainingSession::MicroBatch& whole, con
     const int64_t first = row * options.sequence + rank % parts * length;
     part.input_ids.insert(part.input_ids.end(), whole.input_ids.begin() + first, whole.input_ids.begin() + first + length);
     part.labels.insert(part.labels.end(), whole.labels.begin() + first, whole.labels.begin() + first + length);
+    if (!whole.weights.empty()) part.weights.insert(part.weights.end(), whole.weights.begin() + first, whole.weights.begin() + first + length);
   }
   return part;
 }
@@ -189,6 +200,8 @@ std::vector<Comparison> CompareTwin(const Graph& canonical, const TwinOptions& o
   const int64_t tokens = options.streamed.layout.world / options.streamed.layout.context_parallel * options.batch * options.sequence;
   WEIR_CHECK(options.input_ids.size() == options.labels.size() && (options.input_ids.empty() || std::ssize(options.input_ids) == tokens),
              ErrorCode::kInvalidArgument, "the given batch has ", options.input_ids.size(), " ids and ", options.labels.size(), " labels, expected ", tokens);
+  WEIR_CHECK(options.weights.empty() || (std::ssize(options.weights) == tokens && options.streamed.token_weights), ErrorCode::kInvalidArgument,
+             "the given batch has ", options.weights.size(), " weights, expected ", tokens, " and token_weights in the graph");
   const Record twin = RunAll(canonical, options, TwinOf(options.streamed));
   const Record streamed = RunAll(canonical, options, options.streamed);
   std::vector<Comparison> out = {BitsOf<double>("losses and gradient norms", streamed.scalars, twin.scalars)};

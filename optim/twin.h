@@ -13,6 +13,7 @@ struct TwinOptions {
   int64_t batch = 2, sequence = 33, steps = 3;  // rows of a rank's micro-batch; with others where ranks share sequences
   uint64_t seed = 0;         // of the tokens, when none are given, and of absent weights
   std::vector<int64_t> input_ids, labels;  // [ranks / context_parallel * batch, sequence] of every step; empty: random, every seventh label ignored
+  std::vector<float> weights;              // of the given labels; empty: with streamed.token_weights, from 0 to 2 in turn
   DeviceKind device = DeviceKind::kCpu;
   bool float64 = true;
   double loss_tolerance = 1e-6, gradient_tolerance = 1e-5;  // of the distance from float64

@@ -334,9 +334,11 @@ std::vector<Comparison> CompareWithReference(const Graph& canonical, const Named
   const TensorData& ids = NeedInts(reference, "input_ids");
   const AdamWSettings settings = ParseAdamW(metadata);
   TrainingOptions options{.beta1 = settings.beta1, .beta2 = settings.beta2, .epsilon = settings.epsilon,
-                          .weight_decay = settings.weight_decay, .decay = "all", .max_norm = 0};
+                          .weight_decay = settings.weight_decay, .decay = "all", .max_norm = 0,
+                          .token_weights = reference.contains("weights")};
   TrainingSession session = MakeSession(canonical, options, ids.dims()[0], ids.dims()[1], device);
-  const TrainingSession::MicroBatch batch{ids.AsInts(), NeedInts(reference, "labels").AsInts()};
+  TrainingSession::MicroBatch batch{ids.AsInts(), NeedInts(reference, "labels").AsInts()};
+  if (options.token_weights) batch.weights = Need(reference, "weights").AsFloats();
   const StepResult step = session.ComputeGradients({&batch, 1});
   if (reference.contains("loss")) {
     const double expected = Scalar(Need(reference, "loss"));
