@@ -8,6 +8,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <set>
 #include <sstream>
 
 #include "graph/error.h"
@@ -126,6 +127,47 @@ TEST_F(Report, MetricsTellPartsAndLoadOfEveryStep) {
     }
   }
   EXPECT_EQ(step, 6);
+}
+
+// The keys of the first cells of the guide's table, and of split_s the parts in its last cell.
+std::set<std::string> DocumentedKeys() {
+  std::set<std::string> keys;
+  const auto add = [&](const std::string& cell, const std::string& prefix) {
+    for (size_t at = cell.find('`'); at != cell.npos; at = cell.find('`', cell.find('`', at + 1) + 1)) {
+      keys.insert(prefix + cell.substr(at + 1, cell.find('`', at + 1) - at - 1));
+    }
+  };
+  std::ifstream guide(WEIR_SOURCE_DIR "/docs/guides/running.md");
+  bool inside = false;
+  for (std::string line; std::getline(guide, line);) {
+    if (line == "| key | of | is |") inside = true;
+    if (line.empty()) inside = false;
+    if (!inside || !line.starts_with("| `")) continue;
+    const std::string first = line.substr(0, line.find(" | "));
+    add(first, "");
+    if (first.find("`split_s`") != first.npos) add(line.substr(line.rfind(" | ")), "split_s.");
+  }
+  return keys;
+}
+
+// A run that has all there is: ranks, router losses, weights of tokens, evaluations, checkpoints.
+TEST_F(Report, EveryKeyOfTheMetricsIsInTheGuide) {
+  std::ofstream data(folder_ / "weighted.jsonl");
+  for (int i = 0; i < 40; ++i) data << "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, " << i << "], \"weights\": [1, 1, 2, 0.5, 1, 0, 1, 3]}\n";
+  data.close();
+  const std::string file = (folder_ / "weighted.jsonl").string();
+  ASSERT_EQ(Weir("train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 16 --micro-batch 1 --ranks 2 --steps 4 --save-every 1 --balance-loss 0.1 "
+                 "--log-load-every 2 --data " + file + " --eval-data " + file + " --out '" + Run().string() + "'"), 0) << Slurp(folder_ / "log");
+  std::set<std::string> written;
+  std::istringstream lines(Slurp(Run() / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    for (const auto& [key, value] : json.items()) written.insert(key);
+    if (!json.contains("split_s")) continue;
+    for (const auto& [part, seconds] : json["split_s"].items()) written.insert("split_s." + part);
+  }
+  EXPECT_TRUE(written.contains("label_weight") && written.contains("router_loss") && written.contains("split_longest_s") && written.contains("checkpoint_share"));
+  EXPECT_EQ(DocumentedKeys(), written);
 }
 
 // The event file of a resumed run holds each step once.

@@ -6,12 +6,13 @@ namespace weir {
 namespace {
 
 // One of each list; factors in the order of the table.
-enum Factor : size_t { kFamily, kWorld, kExpert, kContext, kVocabulary, kChunks, kAlpha, kHead, kStrip, kBucket, kSlots, kHost, kRecompute, kShardOptimizer, kMicroBatches };
+enum Factor : size_t { kFamily, kWorld, kExpert, kContext, kVocabulary, kChunks, kAlpha, kHead, kStrip, kBucket, kSlots, kHost, kRecompute, kShardOptimizer, kMicroBatches, kWeighted };
 
 std::vector<size_t> SizesOf(const KnobTable& t) {
   return {t.families.size(), t.worlds.size(), t.expert_parallel.size(), t.context_parallel.size(), t.vocabulary_parallel.size(),
           t.chunks.size(),   t.alphas.size(), t.heads.size(),           t.strips.size(),           t.buckets.size(),
-          t.slots.size(),    t.hosts.size(),  t.recomputes.size(),      t.shard_optimizer.size(),  t.micro_batches.size()};
+          t.slots.size(),    t.hosts.size(),  t.recomputes.size(),      t.shard_optimizer.size(),  t.micro_batches.size(),
+          t.weighted.size()};
 }
 
 // Whether a run can have both, and both then count: every rule is about two of them, so that no row ends in a corner.
@@ -53,7 +54,8 @@ KnobCase CaseOf(const KnobTable& t, const CoverRow& row) {
           .host = t.hosts[row[kHost]],
           .recompute = t.recomputes[row[kRecompute]],
           .shard_optimizer = t.shard_optimizer[row[kShardOptimizer]] != 0,
-          .micro_batches = t.micro_batches[row[kMicroBatches]]};
+          .micro_batches = t.micro_batches[row[kMicroBatches]],
+          .weighted = t.weighted[row[kWeighted]] != 0};
 }
 
 }  // namespace
@@ -61,7 +63,8 @@ KnobCase CaseOf(const KnobTable& t, const CoverRow& row) {
 std::string Name(const KnobCase& k) {
   return StrCat(k.family, " W ", k.world, " E_p ", k.expert_parallel, " C ", k.context_parallel, " P ", k.vocabulary_parallel, " chunks ",
                 k.chunks, " alpha ", k.alpha, " head ", k.head, " strip ", k.strip, " bucket ", k.bucket, " slots ", k.slots, " host ", k.host,
-                " recompute ", k.recompute, k.shard_optimizer ? " shard_optimizer" : "", " micro-batches ", k.micro_batches);
+                " recompute ", k.recompute, k.shard_optimizer ? " shard_optimizer" : "", " micro-batches ", k.micro_batches,
+                k.weighted ? " weighted" : "");
 }
 
 std::vector<KnobCase> CoverKnobs(const KnobTable& table) {
@@ -109,7 +112,8 @@ KnobCase TwinOf(const KnobCase& k) {
           .host = "none",
           .recompute = "none",
           .shard_optimizer = false,
-          .micro_batches = k.micro_batches};
+          .micro_batches = k.micro_batches,
+          .weighted = k.weighted};
 }
 
 bool NormHasSameBits(const KnobCase& k) { return k.head == "whole"; }

@@ -38,6 +38,7 @@ Launch LaunchOf(const KnobCase& k) {
           .context_parallel = k.context_parallel,
           .unit_rows = kCoverUnitRows,
           .micro_batches = k.micro_batches,
+          .weight_of = k.weighted ? [](int64_t position) { return static_cast<float>(position * 5 % 9) / 4; } : std::function<float(int64_t)>(),
           .knobs = [=](TrainingOptions& options) { Apply(k, budget, options); }};
 }
 
@@ -48,7 +49,7 @@ const Outcome& Twin(const KnobCase& knobs) {
   const auto [it, isnew] = known.try_emplace(Name(twin));
   if (!isnew) return it->second;
   it->second = RunLaunch(LaunchOf(twin));
-  if (twin.micro_batches > 1) return it->second;
+  if (twin.micro_batches > 1 || twin.weighted) return it->second;
   Launch first = LaunchOf(twin);
   first.steps = 1;
   ExpectReference(RunLaunch(first), twin.family);

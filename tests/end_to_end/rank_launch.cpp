@@ -26,6 +26,7 @@ TrainingSession::MicroBatch PartOf(const StoredBatch& batch, const Launch& launc
     const int64_t first = row * whole + rank % parts * length;
     micro.input_ids.insert(micro.input_ids.end(), batch.ids.begin() + first, batch.ids.begin() + first + length);
     micro.labels.insert(micro.labels.end(), batch.labels.begin() + first, batch.labels.begin() + first + length);
+    for (int64_t i = first; launch.weight_of && i < first + length; ++i) micro.weights.push_back(launch.weight_of(i));
   }
   return micro;
 }
@@ -37,6 +38,7 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
   options.stream_dispatch = launch.stream;
   options.leaves = launch.leaves;
   options.unit_rows = launch.unit_rows;
+  options.token_weights = launch.weight_of != nullptr;
   if (launch.knobs) launch.knobs(options);
   const int64_t rows = batch.rows / launch.packed * launch.context_parallel / launch.world;
   PassManager passes;

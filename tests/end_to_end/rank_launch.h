@@ -27,6 +27,7 @@ struct Launch {
   int64_t leaves = 16, unit_rows = 4096;
   int64_t micro_batches = 1;  // the m-th has the labels turned by m
   int64_t packed = 1;         // stored rows that share a row, each a document of its own
+  std::function<float(int64_t)> weight_of = {};  // of a stored position's label; none: tokens have no weights
   std::function<void(TrainingOptions&)> knobs = {};
   DeviceKind device = DeviceKind::kCpu;
   std::set<std::string> disabled = {};  // passes

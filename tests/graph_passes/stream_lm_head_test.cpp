@@ -167,6 +167,31 @@ std::string Decoder(int64_t vocabulary) {
          "  logits = Linear(s, embed) }";
 }
 
+// Weights of tokens are the last input, with an accumulator before them or without.
+TEST(StreamLmHead, TakesWeightsOfTokens) {
+  const auto replace = [](std::string text, const std::string& from, const std::string& to) {
+    text.replace(text.find(from), from.size(), to);
+    return text;
+  };
+  std::string text = replace(kBefore, "float[] loss_scale)", "float[] loss_scale, float[2,3] token_weights)");
+  text = replace(text, "labels, loss_scale)\n  phase", "labels, loss_scale, token_weights)\n  phase");
+  const auto run = [](const std::string& before) {
+    const auto graph = ParseText(before);
+    PassContext context;
+    StreamLmHead(256).Run(*graph, context);
+    VerifyGraph(*graph);
+    return ToText(*graph);
+  };
+  try {
+    run(text);
+    FAIL() << "the gradient has no weights";
+  } catch (const Error& error) {
+    EXPECT_NE(error.message().find("CrossEntropyGradient belongs to another loss"), std::string::npos) << error.message();
+  }
+  text = replace(text, "lse, loss_scale, const)", "lse, loss_scale, const, token_weights)");
+  EXPECT_NE(run(text).find("= RingDtp<ignore_index = -1, strip = 256>(n, w, labels, loss_scale, a, token_weights)"), std::string::npos) << run(text);
+}
+
 // Tied, two micro-batches, ignored labels, two steps: every byte of every tensor is the same.
 TEST(StreamLmHead, StepsHaveTheSameBits) {
   std::vector<std::vector<float>> results;

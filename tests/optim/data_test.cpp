@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <numeric>
+#include <set>
 
 #include "graph/error.h"
 #include "optim/data_loader.h"
@@ -310,7 +311,7 @@ TEST_F(Jsonl, SaysWhichLineIsWrong) {
 }
 
 TEST_F(Jsonl, RefusesKeysThatItDoesNotRead) {
-  for (const char* key : {"loss_weights", "weight", "weights", "attention_mask", "loss_mask"}) {
+  for (const char* key : {"loss_weights", "weight", "attention_mask"}) {
     const std::string told = Refusal(StrCat("{\"input_ids\": [1, 2]}\n{\"input_ids\": [1, 2], \"", key, "\": [0, 1]}"));
     EXPECT_NE(told.find(StrCat("line 2: \"", key, "\" is not read")), std::string::npos) << told;
   }
@@ -319,6 +320,69 @@ TEST_F(Jsonl, RefusesKeysThatItDoesNotRead) {
   EXPECT_NE(Refusal("{\"prompt\": [1], \"completion\": [2], \"input_ids\": [3]}").find("\"input_ids\" beside \"prompt\""), std::string::npos);
   EXPECT_NE(Refusal("{\"prompt\": [1], \"completion\": [2], \"labels\": [3]}").find("\"labels\" beside \"prompt\""), std::string::npos);
   EXPECT_NE(Refusal("{\"input_ids\": [1], \"input_ids\": [2]}").find("the key \"input_ids\" comes twice"), std::string::npos);
+}
+
+// Weight i is of predicting id i; it moves with the label to the position before, over documents and epochs.
+TEST_F(Jsonl, WeightsMoveWithTheirLabels) {
+  const auto path = Lines("{\"prompt\": [1, 2], \"completion\": [3, 4, 5], \"weights\": [0.5, 0, 2]}\n"
+                          "{\"input_ids\": [6, 7, 8], \"labels\": [-100, -100, 8], \"loss_mask\": [9, 0.25, 1e0]}\n");
+  const std::vector<int64_t> labels = {-100, 3, -100, 5, -100, -100, 8, -100};
+  const std::vector<float> weights = {0, 0.5f, 0, 2, 0, 0, 1, 0};
+  const DataLoader packed(OpenTokenFiles(path, {}), {.sequence = 8, .shuffle = false, .isolate = true, .vocabulary = 10});
+  EXPECT_TRUE(packed.weighted());
+  EXPECT_EQ(packed.Get(5).labels, labels) << "weight 0 is no label";
+  EXPECT_EQ(packed.Get(5).weights, weights);
+  EXPECT_EQ(packed.Get(5).starts, (std::vector<int64_t>{0, 0, 0, 0, 0, 5, 5, 5}));
+  const DataLoader alone(OpenTokenFiles(path, {}), {.sequence = 4, .shuffle = false, .pack = false, .once = true, .vocabulary = 10});
+  EXPECT_EQ(alone.Get(0).weights, (std::vector<float>{0, 0.5f, 0, 2}));
+  EXPECT_EQ(alone.Get(1).weights, (std::vector<float>(4, 0)));
+  EXPECT_EQ(alone.Get(2).weights, (std::vector<float>{0, 1, 0, 0}));
+  EXPECT_EQ(alone.Get(3).weights, (std::vector<float>(4, 0))) << "after the end";
+}
+
+TEST_F(Jsonl, RefusesWeightsThatWeighNothing) {
+  const auto told = [&](const std::string& weights, const char* key = "weights") {
+    return Refusal(StrCat("{\"input_ids\": [1, 2, 3], \"weights\": [1, 1, 1]}\n{\"input_ids\": [1, 2, 3], \"", key, "\": ", weights, "}"));
+  };
+  for (const char* wrong : {"-1", "-1e-30", "NaN", "Infinity", "-Infinity", "1e39", "1e-60", "null", "[1]"}) {
+    const std::string error = told(StrCat("[1, 2, ", wrong, "]"));
+    EXPECT_NE(error.find("a.jsonl', line 2: \"weights\"[2] is "), std::string::npos) << error;
+    EXPECT_NE(error.find("expected a finite float32, not negative"), std::string::npos) << error;
+  }
+  EXPECT_NE(told("[1, NaN, 1]").find("\"weights\"[1] is NaN"), std::string::npos);
+  EXPECT_NE(told("[1, 1e999, 1]").find("line 2: no JSON object; was the file cut short? (number overflow parsing '1e999')"), std::string::npos) << told("[1, 1e999, 1]");
+  EXPECT_NE(told("0.5").find("\"weights\" is number, expected an array"), std::string::npos);
+  EXPECT_NE(told("[1, 2]", "loss_mask").find("2 \"loss_mask\" for 3 \"input_ids\""), std::string::npos);
+  EXPECT_NE(told("[1, 2, 3], \"loss_mask\": [1, 1, 1]").find("\"weights\" beside \"loss_mask\""), std::string::npos);
+  EXPECT_EQ(told("[0, true, false]"), "");
+  EXPECT_NE(Refusal("{\"prompt\": [1, 2], \"completion\": [3], \"weights\": [1, 1, 1]}").find("3 \"weights\" for 1 \"completion\""), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1, 2], \"weights\": [0, 0]}").find("every weight is 0"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1, 2], \"weights\": [1, 1]}\n{\"input_ids\": [1]}").find("line 2: no \"weights\", which the lines before have"), std::string::npos);
+  EXPECT_NE(Refusal("{\"input_ids\": [1, 2]}\n{\"input_ids\": [1], \"weights\": [1]}").find("line 2: \"weights\", which the lines before do not have"), std::string::npos);
+}
+
+TEST_F(Jsonl, ASourceHasWeightsInAllFilesOrNone) {
+  const auto write = [&](const char* name, const char* text) { std::ofstream(folder_ / name) << text; };
+  write("a.jsonl", "{\"input_ids\": [1, 2], \"weights\": [1, 0.5]}");
+  write("b.jsonl", "{\"input_ids\": [3, 4]}");
+  const std::string told = Message([&] { DataLoader(OpenTokenFiles(folder_, {}), {.sequence = 2, .vocabulary = 10}); });
+  EXPECT_NE(told.find("b.jsonl' does not weigh its tokens, '"), std::string::npos) << told;
+  std::vector<DataSource> sources(2);
+  sources[0].files = OpenTokenFiles(folder_ / "a.jsonl", {});
+  sources[1].files = OpenTokenFiles(folder_ / "b.jsonl", {});
+  const DataLoader mixture(std::move(sources), {.sequence = 2, .vocabulary = 10});
+  EXPECT_TRUE(mixture.weighted());
+  EXPECT_EQ(mixture.Get(0).weights, (std::vector<float>{0.5f, 0}));
+  EXPECT_TRUE(mixture.Get(1).weights.empty()) << "1 each";
+}
+
+// What a resumed run would read on in must be the same, down to what is learnt.
+TEST_F(Jsonl, OtherLabelsOrWeightsAreOtherData) {
+  const auto hash = [&](const char* text) { return DataLoader(OpenTokenFiles(Lines(text), {}), {.sequence = 2, .vocabulary = 10}).hash(); };
+  const std::set<uint64_t> hashes = {hash("{\"input_ids\": [1, 2]}"), hash("{\"input_ids\": [1, 2], \"labels\": [-100, 2]}"),
+                                     hash("{\"input_ids\": [1, 2], \"weights\": [1, 1]}"), hash("{\"input_ids\": [1, 2], \"weights\": [1, 2]}")};
+  EXPECT_EQ(hashes.size(), 4u);
+  EXPECT_EQ(hash("{\"input_ids\": [1, 2]}"), hash("{\"input_ids\": [1, 2], \"labels\": [1, 2]}"));
 }
 
 TEST_F(Jsonl, PassesNotesOver) {

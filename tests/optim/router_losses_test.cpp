@@ -88,6 +88,29 @@ TEST_P(EveryExport, RouterLossesAreTheFormulasOfPyTorchsRoutes) {
   }
 }
 
+// Two micro-batches of a row each, whose labels weigh 3 and 1: the step's router loss is the mean of theirs by weight.
+TEST(RouterLosses, AreWeighedLikeTheLossItself) {
+  const auto graph = LoadFamily("mixtral");
+  const Safetensors file = ReadSafetensors(WEIR_SOURCE_DIR "/models/mixtral/reference.safetensors");
+  const auto ids = file.tensors.at("input_ids")->AsInts(), labels = file.tensors.at("labels")->AsInts();
+  const auto sequence = std::ssize(ids) / 2;
+  TrainingOptions options;
+  options.router_losses = {.balance = 1};
+  options.token_weights = true;
+  PassManager passes;
+  TrainingSession session(*graph, options, 1, sequence, {}, passes);
+  const auto row = [&](int64_t i, float weight) {
+    TrainingSession::MicroBatch micro{.input_ids = {ids.begin() + i * sequence, ids.begin() + (i + 1) * sequence},
+                                      .labels = {labels.begin() + i * sequence, labels.begin() + (i + 1) * sequence}};
+    micro.weights.assign(static_cast<size_t>(sequence), weight);
+    return micro;
+  };
+  const auto loss = [&](const std::vector<TrainingSession::MicroBatch>& step) { return session.ComputeGradients(step).router_loss; };
+  const double first = loss({row(0, 1)}), second = loss({row(1, 1)});
+  EXPECT_GT(std::abs(first - second), 1e-3);
+  EXPECT_NEAR(loss({row(0, 3), row(1, 1)}), (3 * first + second) / 4, 1e-6);
+}
+
 TEST_P(EveryExport, StreamingChangesNoBitOfRouterLosses) {
   const auto graph = LoadFamily(GetParam());
   TrainingOptions options;
