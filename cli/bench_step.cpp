@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 
 #include "backend/lane_trace.h"
@@ -13,6 +14,7 @@
 #include "cli/load_model.h"
 #include "cli/outputs.h"
 #include "cli/rank_flags.h"
+#include "cli/run_costs.h"
 #include "cli/sizes.h"
 #include "optim/model_flop.h"
 #include "optim/training_session.h"
@@ -21,9 +23,9 @@ namespace weir {
 namespace {
 
 struct StepBench {
-  int64_t sequence = 4096, micro_batch = 1, grad_accumulation = 1, steps = 4;
+  int64_t sequence = 4096, micro_batch = 1, grad_accumulation = 1, steps = 4, save_every = 0;
   int threads = 0;
-  std::string device, trace;
+  std::string device, trace, out;
   bool json = false;
   TrainingOptions training;
   po::variables_map values;
@@ -46,18 +48,44 @@ std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, co
   return batches;
 }
 
+nlohmann::json CostsJson(const RunCosts& costs, double step_s) {
+  const RunCosts::Saves saves = costs.saves();
+  return {{"saves", saves.count},           {"saved_bytes", saves.bytes},          {"save_waited_s", saves.waited_s}, {"save_write_s", saves.write_s},
+          {"save_share", costs.save_share(step_s)}, {"beside_s", costs.beside_s()}, {"alone_s", costs.alone_s()},
+          {"log_s", costs.log_s()},         {"log_share", costs.log_share(step_s)}};
+}
+
+// "" where there was none.
+std::string Seconds(const char* what, double seconds) {
+  char text[80];
+  std::snprintf(text, sizeof(text), ", %s %.4f s", what, seconds);
+  return seconds == 0 ? "" : text;
+}
+
+void PrintCosts(const StepBench& bench, const RunCosts& costs, double step_s) {
+  const RunCosts::Saves saves = costs.saves();
+  char line[300];
+  std::snprintf(line, sizeof(line), "checkpoints: %lld of %s, every %lld steps: steps waited %.4f s for each, %.2f %% of their time; written in %.3f s",
+                static_cast<long long>(saves.count), FormatBytes(saves.bytes).c_str(), static_cast<long long>(bench.save_every), saves.waited_s,
+                100 * costs.save_share(step_s), saves.write_s);
+  std::cout << line << Seconds("a step beside that", costs.beside_s()) << Seconds("alone", costs.alone_s()) << "\n";
+  std::snprintf(line, sizeof(line), "logging: %.6f s a step, %.3f %% of it (metrics.jsonl, TensorBoard, progress; expert load every 10 steps)\n",
+                costs.log_s(), 100 * costs.log_share(step_s));
+  std::cout << line;
+}
+
 void Print(const StepBench& bench, const TrainingSession& session, const std::vector<double>& seconds, double loss,
-           double flop_per_token) {
+           double flop_per_token, const RunCosts* costs) {
   const double best = *std::min_element(seconds.begin() + (seconds.size() > 1 ? 1 : 0), seconds.end());
   const int64_t ranks = bench.training.layout.world, tokens = ranks * session.batch() * session.sequence() * bench.grad_accumulation;
   const double per_s = static_cast<double>(tokens) / best, tflops = per_s * flop_per_token * 1e-12 / static_cast<double>(ranks);
   const int64_t arena = session.plan().arena_bytes;
   if (bench.json) {
-    std::cout << nlohmann::json{{"device", bench.device},    {"ranks", ranks},         {"tokens", tokens},        {"sequence", bench.sequence},
-                                {"loss", loss},              {"seconds", best},         {"all_seconds", seconds},
-                                {"tokens_per_s", per_s},     {"model_tflops", tflops},  {"arena_bytes", arena}}
-                     .dump()
-              << "\n";
+    nlohmann::json json = {{"device", bench.device},    {"ranks", ranks},         {"tokens", tokens},        {"sequence", bench.sequence},
+                           {"loss", loss},              {"seconds", best},         {"all_seconds", seconds},
+                           {"tokens_per_s", per_s},     {"model_tflops", tflops},  {"arena_bytes", arena}};
+    if (costs != nullptr) json.update(CostsJson(*costs, best));
+    std::cout << json.dump() << "\n";
     return;
   }
   char line[200];
@@ -65,15 +93,19 @@ void Print(const StepBench& bench, const TrainingSession& session, const std::ve
   std::snprintf(line, sizeof(line), "%lld tokens  %.4f s a step  %.0f tokens/s  %.1f model TFLOP/s  arena %s%s  loss %.4f\n",
                 static_cast<long long>(tokens), best, per_s, tflops, FormatBytes(arena).c_str(), each.c_str(), loss);
   std::cout << line;
+  if (costs != nullptr) PrintCosts(bench, *costs, best);
 }
 
-Ending BenchRank(const StepBench& bench, const Placement& place, Communicator* world) {
+Ending BenchRank(const StepBench& bench, Placement place, Communicator* world) {
   PassManager passes;
   const bool leads = world == nullptr || world->rank() == 0;
   if (!leads) passes.print = [](const std::string&) {};
   const auto graph = LoadCanonical(bench.values["model"].as<std::string>(), bench.values, passes);
+  if (bench.save_every > 0) place.staging = Staging::kSnapshot;
   TrainingSession session(*graph, bench.training, bench.micro_batch, bench.sequence, {.enabled = true}, passes, place, world);
   const auto tokens = RandomTokens(bench, session);
+  std::optional<RunCosts> costs;
+  if (bench.save_every > 0) costs.emplace(session, bench.out, bench.save_every, bench.steps);
   std::vector<double> seconds;
   double loss = 0;
   for (int64_t step = 1; step <= bench.steps; ++step) {
@@ -81,18 +113,21 @@ Ending BenchRank(const StepBench& bench, const Placement& place, Communicator* w
     if (traced) session.StartTrace();
     if (world != nullptr) world->Barrier({"Barrier", "step"});
     const auto start = std::chrono::steady_clock::now();
-    loss = session.ComputeGradients(tokens).loss;
+    const StepResult result = session.ComputeGradients(tokens);
+    loss = result.loss;
     session.Update(1e-5, step);
     session.Synchronize();
     if (world != nullptr) world->Barrier({"Barrier", "step"});
     seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (costs) costs->AfterStep(step, result, seconds.back());
     if (!traced) continue;
     const auto spans = session.StopTrace();
     const auto lanes = TakeLanes();
     WriteText(bench.trace, TraceJson(spans, lanes));
     std::cerr << TraceTable(spans) << LaneTable(spans, lanes);
   }
-  if (leads) Print(bench, session, seconds, loss, ModelFlopPerToken(*graph, bench.sequence));
+  if (costs) costs->Finish();
+  if (leads) Print(bench, session, seconds, loss, ModelFlopPerToken(*graph, bench.sequence), costs ? &*costs : nullptr);
   return {};
 }
 
@@ -111,6 +146,8 @@ int BenchStep(int argc, const char* const* argv) {
       ("micro-batch", integer(bench.micro_batch), "sequences per forward and backward of a rank")
       ("grad-accumulation", integer(bench.grad_accumulation), "micro-batches per step and rank")
       ("steps", integer(bench.steps), "steps; the fastest after the first is printed")
+      ("save-every", integer(bench.save_every), "asynchronous checkpoints every so many steps, and train's logs: what steps wait for them is printed; 0 = none")
+      ("out", po::value<std::string>(&bench.out)->default_value(""), "with --save-every: new or empty folder on the disk to measure, removed at the end; none: in the folder for temporary files")
       ("threads", po::value<int>(&bench.threads)->default_value(0), "CPU threads of a rank; 0 = its share of this process's cores")
       ("trace", po::value<std::string>(&bench.trace), "file for the last step's launches (Perfetto); a table by op goes to stderr")
       ("json", po::bool_switch(&bench.json), "print JSON");
@@ -119,6 +156,8 @@ int BenchStep(int argc, const char* const* argv) {
     return kExitOk;
   }
   if (bench.steps < 1 || bench.grad_accumulation < 1) throw UsageError("--steps and --grad-accumulation must be positive");
+  if (bench.save_every < 0 || bench.save_every > bench.steps) throw UsageError("--save-every must be 1..--steps, or 0 for none");
+  if (bench.save_every == 0 && !bench.out.empty()) throw UsageError("--out holds the checkpoints of --save-every: give both");
   CheckThreads(bench.threads);
   ranks.Check();
   CheckPrecision(bench.training, bench.device);

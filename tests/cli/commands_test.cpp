@@ -415,5 +415,33 @@ TEST_F(Cli, BenchStepPrintsTimeRateAndBytes) {
   EXPECT_EQ(Weir("bench step").code, 2);
 }
 
+// The parts of a run beside its steps; the folder is gone afterwards.
+TEST_F(Cli, BenchStepPrintsWhatCheckpointsAndLogsCost) {
+  const fs::path out = folder_ / "bench";
+  const std::string command = "bench step " + kModel + " --sequence 32 --micro-batch 2 --steps 6 --save-every 2 ";
+  for (const char* ranks : {"", "--ranks 2 "}) {
+    const Result result = Weir(command + ranks + "--json --out " + out.string());
+    ASSERT_EQ(result.code, 0) << result.output;
+    const auto json = nlohmann::json::parse(result.output);
+    EXPECT_EQ(json["saves"], 3);
+    EXPECT_GT(json["saved_bytes"].get<int64_t>(), 12 * 100000) << "parameters, m and v";
+    EXPECT_GT(json["save_waited_s"].get<double>(), 0);
+    EXPECT_GT(json["save_write_s"].get<double>(), 0);
+    EXPECT_NEAR(json["save_share"].get<double>(), json["save_waited_s"].get<double>() / (2 * json["seconds"].get<double>()), 1e-9);
+    EXPECT_GT(json["log_s"].get<double>(), 0);
+    EXPECT_NEAR(json["log_share"].get<double>(), json["log_s"].get<double>() / json["seconds"].get<double>(), 1e-9);
+    EXPECT_GT(json["beside_s"].get<double>(), 0);
+    EXPECT_FALSE(fs::exists(out));
+  }
+  const Result text = Weir(command);
+  EXPECT_NE(text.output.find("checkpoints: 3 of "), std::string::npos) << text.output;
+  EXPECT_NE(text.output.find("logging: "), std::string::npos) << text.output;
+  fs::create_directories(out / "own");
+  EXPECT_EQ(Weir(command + "--out " + out.string()).code, 1);
+  EXPECT_TRUE(fs::exists(out / "own"));
+  EXPECT_EQ(Weir("bench step " + kModel + " --steps 2 --save-every 3").code, 2);
+  EXPECT_EQ(Weir("bench step " + kModel + " --steps 2 --out x").code, 2);
+}
+
 }  // namespace
 }  // namespace weir
