@@ -36,8 +36,8 @@ bool ReadQuoted(std::string_view text, std::string& value) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> ReadConfig(std::istream& in, const std::string& path) {
-  std::vector<std::pair<std::string, std::string>> entries;
+std::vector<ConfigEntry> ReadConfig(std::istream& in, const std::string& path) {
+  std::vector<ConfigEntry> entries;
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
     ++number;
@@ -56,7 +56,7 @@ std::vector<std::pair<std::string, std::string>> ReadConfig(std::istream& in, co
     } else if (!ReadQuoted(rest, value)) {
       fail("a quoted value must end in one quote, with nothing but a comment after it");
     }
-    entries.emplace_back(key, value);
+    entries.push_back({std::string(key), value, number});
   }
   return entries;
 }

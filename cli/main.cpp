@@ -59,10 +59,10 @@ int Main(int argc, const char* const* argv) {
     try {
       return Finish(command.run(argc - 1, argv + 1));
     } catch (const UsageError& error) {
-      std::cerr << "weir " << name << ": " << error.what() << "\nsee `weir " << name << " --help`\n";
+      std::cerr << "weir " << name << ": " << WithConfigPlaces(error.what()) << "\nsee `weir " << name << " --help`\n";
       return kExitWrongUse;
     } catch (const Error& error) {
-      std::cerr << "weir " << name << ": " << error.what() << "\n";
+      std::cerr << "weir " << name << ": " << (error.code() == ErrorCode::kInvalidArgument ? WithConfigPlaces(error.what()) : error.what()) << "\n";
       if (BlamesAFlag(error)) return kExitWrongUse;
       return error.code() == ErrorCode::kBudgetExceeded ? kExitOverBudget : kExitFailed;
     } catch (const std::exception& error) {

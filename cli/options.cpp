@@ -1,9 +1,11 @@
 #include "cli/options.h"
 
+#include <cctype>
 #include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <sstream>
 
 #include "cli/config_file.h"
@@ -41,17 +43,26 @@ std::string ValueText(const boost::any& value) {
   return text.str();
 }
 
-// What a config file says, as if its lines were flags.
-po::parsed_options ParseConfig(const std::string& path, const po::options_description& all) {
+// Where a config file gave a flag its value, for messages about that value.
+std::map<std::string, std::string>& ConfigPlaces() {
+  static std::map<std::string, std::string> places;
+  return places;
+}
+
+// What a config file says, as if its lines were flags; `given` are the command line's, which win.
+po::parsed_options ParseConfig(const std::string& path, const po::options_description& all, const po::variables_map& given,
+                               const std::vector<po::options_description>& groups) {
   std::ifstream file(path);
   if (!file || !std::filesystem::is_regular_file(path)) throw UsageError("cannot read config file '" + path + "'");
   po::parsed_options parsed(&all);
-  for (const auto& [key, value] : ReadConfig(file, path)) {
+  for (const auto& [key, value, line] : ReadConfig(file, path)) {
+    const std::string place = StrCat("config file '", path, "', line ", line);
     const auto* known = all.find_nothrow(key, false);
-    if (known == nullptr) throw po::unknown_option(key);
+    if (known == nullptr) throw UsageError(StrCat(place, ": unknown option '", key, "'", Suggest(key, groups)));
     if (known->long_name() == "config" || known->long_name() == "help") {
-      throw UsageError("config file '" + path + "': '" + key + "' belongs on the command line; leave it out");
+      throw UsageError(StrCat(place, ": '", key, "' belongs on the command line; leave it out"));
     }
+    if (given.count(key) == 0 || given[key].defaulted()) ConfigPlaces()[key] = place;
     parsed.options.emplace_back(key, std::vector<std::string>{value});
   }
   return parsed;
@@ -121,6 +132,16 @@ bool PrintAs(const std::string& flag, const std::string& usage, const std::vecto
   return flag == kHelpNames || flag == kHelpMarkdown || flag == kHelpMan;
 }
 
+// "--key" as a whole word, or what the parser writes.
+bool Mentions(const std::string& message, const std::string& key) {
+  const std::string flag = "--" + key;
+  for (size_t at = message.find(flag); at != message.npos; at = message.find(flag, at + 1)) {
+    const char next = at + flag.size() < message.size() ? message[at + flag.size()] : ' ';
+    if (next != '-' && std::isalnum(static_cast<unsigned char>(next)) == 0) return true;
+  }
+  return message.find("option '" + key + "'") != message.npos;
+}
+
 }  // namespace
 
 std::string Roff(const std::string& text) {
@@ -156,7 +177,7 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
       return false;
     }
     if (values.count("config") != 0) {
-      const auto config = ParseConfig(values["config"].as<std::string>(), all);
+      const auto config = ParseConfig(values["config"].as<std::string>(), all, values, groups);
       RefuseNegatives(config, all);
       po::store(config, values);
     }
@@ -169,6 +190,14 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
     throw UsageError(error.what());
   }
   return true;
+}
+
+std::string WithConfigPlaces(const std::string& message) {
+  std::string text = message;
+  for (const auto& [key, place] : ConfigPlaces()) {
+    if (Mentions(message, key)) text += StrCat("\n  --", key, ": ", place);
+  }
+  return text;
 }
 
 po::typed_value<double>* Real(double& target) {

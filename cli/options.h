@@ -36,6 +36,9 @@ bool ParseOptions(int argc, const char* const* argv, const std::string& usage,
                   const std::vector<po::options_description>& groups,
                   const std::vector<std::string>& positional, po::variables_map& values);
 
+// A message about wrong use, followed by the line of the config file for each flag in it that has its value from there.
+std::string WithConfigPlaces(const std::string& message);
+
 // An option of type double whose default prints in the fewest digits that read back exactly.
 po::typed_value<double>* Real(double& target);
 

@@ -8,6 +8,7 @@
 #include "backend/cpu/parallel.h"
 #include "cli/commands.h"
 #include "cli/graph_options.h"
+#include "cli/idle_flags.h"
 #include "cli/load_model.h"
 #include "cli/outputs.h"
 #include "cli/plan_output.h"
@@ -154,6 +155,7 @@ int PlanCommand(int argc, const char* const* argv) {
   CheckPrecision(flags.knobs.training, flags.device);
   flags.knobs.dispatch.Check(flags.knobs.training.layout.world, flags.knobs.sequence);
   const DeviceKind device = ParseDevice(flags.device);
+  for (const std::string& notice : IdleFlags(flags.knobs.training, flags.knobs.dispatch, flags.device, flags.knobs.training.layout.world)) std::cerr << notice << "\n";
   SetThreadsOfRank(flags.threads, flags.knobs.training.layout.world);  // workspaces of CPU kernels grow with them
   if (device == DeviceKind::kCuda) budgets.beside_arena = kCudaContext;
   const MachineRates rates = !flags.machine.empty() ? ReadMachine(flags.machine) : device == DeviceKind::kCuda ? MachineRates{} : CpuRates(CpuThreads());

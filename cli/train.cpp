@@ -15,6 +15,7 @@
 #include "cli/data_flags.h"
 #include "cli/dispatch_flags.h"
 #include "cli/graph_options.h"
+#include "cli/idle_flags.h"
 #include "cli/load_model.h"
 #include "cli/outputs.h"
 #include "cli/rank_flags.h"
@@ -361,6 +362,9 @@ int TrainCommand(int argc, const char* const* argv) {
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
   flags.dispatch.Check(WorldSize(flags.ranks, environment), flags.trainer.sequence);
   flags.config = ResolvedConfig(groups, flags.values);
+  if (environment.rank == 0 && environment.launcher != "weir") {
+    for (const std::string& notice : IdleFlags(flags.trainer.training, flags.dispatch, run.device, WorldSize(flags.ranks, environment))) std::cerr << notice << "\n";
+  }
   if (run.dry_run) return DryRun(flags, WorldSize(flags.ranks, environment));
   std::vector<std::string> arguments = {"weir"};
   arguments.insert(arguments.end(), argv, argv + argc);

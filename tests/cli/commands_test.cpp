@@ -89,6 +89,40 @@ TEST_F(Cli, AConfigFileIsHeldToTheSameRules) {
   EXPECT_EQ(Weir(Train("a", "--config " + (folder_ / "odd.ini").string())).code, 2);
 }
 
+TEST_F(Cli, AWrongValueOfAConfigFileNamesItsLine) {
+  const std::string file = (folder_ / "wrong.ini").string();
+  const auto told = [&](const std::string& text, const std::string& flags, const std::string& expected) {
+    std::ofstream(file) << text;
+    const Result result = Weir(Train("a", "--config " + file + " " + flags));
+    EXPECT_EQ(result.code, 2) << text;
+    EXPECT_NE(result.output.find(expected), std::string::npos) << text << result.output;
+    return result.output;
+  };
+  const std::string in = "config file '" + file + "', line ";
+  told("# no number\nmax-norm = much\n", "", "--max-norm: " + in + "2");
+  told("max-norm = 1\n\nbeta2 = 7\n", "", "--beta2: " + in + "3");
+  told("stepz = 3\n", "", in + "1: unknown option 'stepz'; did you mean 'steps'?");
+  told("seed = -1\n", "", "--seed: " + in + "1");
+  told("strip = 8\nstash = half\n", "", "--stash: " + in + "2");
+  EXPECT_EQ(told("beta2 = 7\n", "--beta2 8", "--beta2 must be").find("line"), std::string::npos) << "the command line's value is wrong, not the file's";
+}
+
+TEST_F(Cli, FlagsThatChangeNothingAreTold) {
+  const auto notices = [&](const std::string& flags) {
+    std::string found;
+    std::istringstream lines(Weir(Train("a", flags + " --dry-run")).output);
+    for (std::string line; std::getline(lines, line);) {
+      if (line.starts_with("notice: ")) found += line + "\n";
+    }
+    return found;
+  };
+  EXPECT_EQ(notices("--deterministic"), "notice: --deterministic changes nothing here: on the CPU every run gives the same bits\n");
+  EXPECT_EQ(notices("--alpha 1.2 --min-rows 3"), "notice: --alpha, --min-rows changes nothing here: with --expert-parallel 1 no expert is lent\n");
+  EXPECT_EQ(notices("--reduce-beside"), "notice: --reduce-beside changes nothing here: one rank has no sums over ranks\n");
+  EXPECT_EQ(notices("--ranks 2 --expert-parallel 2 --alpha 1.2 --reduce-beside"), "");
+  EXPECT_EQ(notices(""), "");
+}
+
 TEST_F(Cli, AFolderMayHoldANumberSign) {
   fs::copy(folder_ / "data.txt", folder_ / "data #1.txt");
   const std::string data = (folder_ / "data #1.txt").string(), out = (folder_ / "run#1").string();

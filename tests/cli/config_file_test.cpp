@@ -13,12 +13,22 @@ using Entries = std::vector<std::pair<std::string, std::string>>;
 
 Entries Read(const std::string& text) {
   std::istringstream in(text);
-  return ReadConfig(in, "a.ini");
+  Entries entries;
+  for (const ConfigEntry& entry : ReadConfig(in, "a.ini")) entries.emplace_back(entry.key, entry.value);
+  return entries;
 }
 
 TEST(ConfigFile, CommentsBeginALineOrFollowASpace) {
   EXPECT_EQ(Read("# all\n  # of it\n\nsteps = 3 # three\nout=run#2\n data =\t/a b/c#1.txt \r\nempty =\n"),
             (Entries{{"steps", "3"}, {"out", "run#2"}, {"data", "/a b/c#1.txt"}, {"empty", ""}}));
+}
+
+TEST(ConfigFile, KnowsItsLines) {
+  std::istringstream in("# all\nsteps = 3\n\nout = a\n");
+  const auto entries = ReadConfig(in, "a.ini");
+  ASSERT_EQ(entries.size(), 2u);
+  EXPECT_EQ(entries[0].line, 2);
+  EXPECT_EQ(entries[1].line, 4);
 }
 
 TEST(ConfigFile, QuotesKeepValuesAsTheyAre) {
