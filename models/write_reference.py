@@ -1,10 +1,10 @@
 """Writes the reference file that `weir verify MODEL.onnx --reference FILE` compares with.
 
-    python models/write_reference.py --model DIR_OR_HUB_NAME --output reference.safetensors [--batch 2 --sequence 17]
+    python models/write_reference.py --model DIR_OR_HUB_NAME --output reference.safetensors [--batch 2 --sequence 17] [--token-weights]
 
 Needs your own torch, transformers and safetensors. Runs the model once in float32 on random ids and stores, under the
 framework's names: input_ids, labels (already next-token, -100 in the last place), logits, loss (mean cross-entropy over
-valid labels), grad.* of every parameter, and adamw.* = each parameter after one AdamW step from those gradients. For
+valid labels; with --token-weights also weights, 0 to 2, and the loss is sum(weight * loss) / sum(weight)), grad.* of every parameter, and adamw.* = each parameter after one AdamW step from those gradients. For
 models larger than memory allows, lower --layers.
 """
 import argparse
@@ -22,6 +22,7 @@ def main():
     parser.add_argument("--sequence", type=int, default=17)
     parser.add_argument("--layers", type=int, help="keep only the first N layers")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--token-weights", action="store_true", help="weigh the labels")
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
@@ -33,9 +34,16 @@ def main():
     labels = torch.cat([ids[:, 1:], torch.full((args.batch, 1), -100)], dim=1)
 
     logits = model(input_ids=ids, use_cache=False).logits
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+    tensors = {"input_ids": ids, "labels": labels, "logits": logits.detach()}
+    if args.token_weights:
+        tensors["weights"] = torch.randint(0, 9, labels.shape) / 4.0
+        each = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="none")
+        weights = tensors["weights"].flatten() * (labels.flatten() != -100)
+        loss = (weights * each).sum() / weights.sum()
+    else:
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
     loss.backward()
-    tensors = {"input_ids": ids, "labels": labels, "logits": logits.detach(), "loss": loss.detach().reshape(1)}
+    tensors["loss"] = loss.detach().reshape(1)
     named = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
     for name, parameter in named:
         tensors["grad." + name] = parameter.grad.clone()

@@ -141,6 +141,8 @@ TEST_F(TokenWeights, MixturesAndHeldOutData) {
 TEST_F(TokenWeights, TwinsAndFloat64AgreeAndAReferenceMayHaveThem) {
   EXPECT_EQ(Weir("verify " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 24 --token-weights --balance-loss 0.1 --recompute layer --strip 64"), 0) << Log();
   EXPECT_EQ(Weir("verify " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 24 --ranks 2 --vocab-parallel 2 --vocab-leaf 64 --token-weights"), 0) << Log();
+  EXPECT_EQ(Weir("verify " WEIR_SOURCE_DIR "/models/gpt_oss/hf18_batched_mm_eager.onnx --names " WEIR_SOURCE_DIR "/models/gpt_oss/weights.safetensors --twin --strip 64 --reference "
+                 WEIR_SOURCE_DIR "/models/gpt_oss/weighted.safetensors"), 0) << Log();
   // Equal weights: the stored loss and gradients. Weight on the first row alone: another loss.
   const Safetensors file = ReadSafetensors(WEIR_SOURCE_DIR "/models/olmoe/reference.safetensors");
   for (const bool equal : {true, false}) {

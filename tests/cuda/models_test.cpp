@@ -89,6 +89,14 @@ TEST_P(CudaFamily, FollowsPyTorchFor30Steps) {
   ExpectAllOk(CompareTrajectory(*FirstVariant(GetParam()), trajectory.tensors, {}, DeviceKind::kCuda), 20);
 }
 
+TEST(CudaFamilies, MatchPyTorchsWeightedMean) {
+  if (CudaDeviceCount() == 0) GTEST_SKIP() << "no GPU on this machine";
+  for (const char* family : {"mixtral", "gpt_oss"}) {
+    const Safetensors weighted = ReadSafetensors(kModels / family / "weighted.safetensors");
+    ExpectAllOk(CompareWithReference(*FirstVariant(family), weighted.tensors, weighted.metadata, {}, DeviceKind::kCuda), 40);
+  }
+}
+
 double RelativeL2(const std::vector<float>& got, const std::vector<float>& want) {
   double distance = 0, norm = 0;
   for (size_t i = 0; i < want.size(); ++i) {

@@ -14,6 +14,7 @@ void ExpectKnobsChangeNoBit(Launch launch, const std::string& precision) {
   options.precision = precision;
   options.deterministic = true;
   options.unit_rows = launch.unit_rows = 5;
+  options.token_weights = !Stored(launch.family, launch.file).weights.empty();
   if (launch.expert_parallel > 1) options.stream_dispatch = StreamDispatchOptions{};
   options.layout = {.world = 2, .expert_parallel = launch.expert_parallel, .context_parallel = launch.context_parallel};
   launch.world = 2;
@@ -45,8 +46,8 @@ void ExpectKnobsChangeNoBit(Launch launch, const std::string& precision) {
 
   launch.steps = 1;
   const Outcome first = RunLaunch(launch);
-  if (precision == "float32") return ExpectReference(first, launch.family);
-  const double loss = Stored(launch.family).reference.at("loss_float64")->AsDoubles()[0];
+  if (precision == "float32") return ExpectReference(first, launch.family, launch.file);
+  const double loss = Stored(launch.family, launch.file).loss;
   EXPECT_NEAR(first.losses[0], loss, 0.004 * loss) << launch.family;
 }
 
@@ -66,6 +67,13 @@ TEST_P(TwoGpus, TrainWithPyTorchsGradientsAndTheSameBits) {
                          precision);
 }
 
+TEST(TwoGpusTraining, WeighsTokensAsPyTorchDoes) {
+  WEIR_ON_GPUS(2);
+  for (const char* precision : {"float32", "bfloat16"}) {
+    ExpectKnobsChangeNoBit({.family = "mixtral", .file = "weighted", .device = DeviceKind::kCuda}, precision);
+  }
+}
+
 // The test itself, where there are no GPUs.
 TEST(CpuRanks, TrainWithPyTorchsGradientsAndTheSameBits) {
   for (const char* family : {"mixtral", "gpt_oss"}) {
@@ -74,6 +82,12 @@ TEST(CpuRanks, TrainWithPyTorchsGradientsAndTheSameBits) {
         ExpectKnobsChangeNoBit({.family = family, .expert_parallel = expert_parallel, .context_parallel = context_parallel}, "float32");
       }
     }
+  }
+}
+
+TEST(CpuRanks, WeighTokensAsPyTorchDoes) {
+  for (const char* family : {"mixtral", "gpt_oss"}) {
+    ExpectKnobsChangeNoBit({.family = family, .expert_parallel = 2, .context_parallel = 2, .file = "weighted"}, "float32");
   }
 }
 

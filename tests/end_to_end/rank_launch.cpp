@@ -27,18 +27,20 @@ TrainingSession::MicroBatch PartOf(const StoredBatch& batch, const Launch& launc
     micro.input_ids.insert(micro.input_ids.end(), batch.ids.begin() + first, batch.ids.begin() + first + length);
     micro.labels.insert(micro.labels.end(), batch.labels.begin() + first, batch.labels.begin() + first + length);
     for (int64_t i = first; launch.weight_of && i < first + length; ++i) micro.weights.push_back(launch.weight_of(i));
+    if (launch.weight_of || batch.weights.empty()) continue;
+    micro.weights.insert(micro.weights.end(), batch.weights.begin() + first, batch.weights.begin() + first + length);
   }
   return micro;
 }
 
 void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
-  const StoredBatch& batch = Stored(launch.family);
+  const StoredBatch& batch = Stored(launch.family, launch.file);
   TrainingOptions options;
   options.layout = {.world = launch.world, .expert_parallel = launch.expert_parallel, .context_parallel = launch.context_parallel};
   options.stream_dispatch = launch.stream;
   options.leaves = launch.leaves;
   options.unit_rows = launch.unit_rows;
-  options.token_weights = launch.weight_of != nullptr;
+  options.token_weights = launch.weight_of != nullptr || !batch.weights.empty();
   if (launch.knobs) launch.knobs(options);
   const int64_t rows = batch.rows / launch.packed * launch.context_parallel / launch.world;
   PassManager passes;
@@ -88,20 +90,22 @@ double RelativeL2(const std::vector<float>& got, const std::vector<float>& expec
 
 }  // namespace
 
-const StoredBatch& Stored(const std::string& family) {
+const StoredBatch& Stored(const std::string& family, const std::string& file) {
   static std::map<std::string, StoredBatch> batches;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  StoredBatch& batch = batches[family];
+  StoredBatch& batch = batches[family + "/" + file];
   if (batch.graph) return batch;
   const std::string folder = WEIR_SOURCE_DIR "/models/" + family + "/";
-  batch.reference = ReadSafetensors(folder + "batch8.safetensors").tensors;
+  batch.reference = ReadSafetensors(folder + file + ".safetensors").tensors;
   const Safetensors names = ReadSafetensors(folder + "weights.safetensors");
   batch.graph = ReadOnnx(folder + "hf18_batched_mm_eager.onnx");
   PassManager passes;
   Canonicalize(*batch.graph, {.names = &names.tensors, .freeze = {}}, passes);
   batch.ids = batch.reference.at("input_ids")->AsInts();
   batch.labels = batch.reference.at("labels")->AsInts();
+  if (batch.reference.contains("weights")) batch.weights = batch.reference.at("weights")->AsFloats();
+  batch.loss = batch.reference.at(batch.reference.contains("loss_float64") ? "loss_float64" : "loss")->AsDoubles()[0];
   batch.rows = batch.reference.at("labels")->dims()[0];
   batch.length = batch.reference.at("labels")->dims()[1];
   return batch;
@@ -137,9 +141,9 @@ Outcome RunLaunch(const Launch& launch) {
   return all[0];
 }
 
-void ExpectReference(const Outcome& got, const std::string& family) {
-  const NamedTensors& reference = Stored(family).reference;
-  EXPECT_NEAR(got.losses[0], reference.at("loss_float64")->AsDoubles()[0], 1e-6 * got.losses[0]) << family;
+void ExpectReference(const Outcome& got, const std::string& family, const std::string& file) {
+  const NamedTensors& reference = Stored(family, file).reference;
+  EXPECT_NEAR(got.losses[0], Stored(family, file).loss, 1e-6 * got.losses[0]) << family;
   int compared = 0;
   double square = 0;
   for (const auto& [name, tensor] : reference) {

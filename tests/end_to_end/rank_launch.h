@@ -15,9 +15,11 @@ struct StoredBatch {
   std::unique_ptr<Graph> graph;
   NamedTensors reference;
   std::vector<int64_t> ids, labels;
+  std::vector<float> weights = {};  // of the labels, where the batch has them
   int64_t rows = 0, length = 0;
+  double loss = 0;
 };
-const StoredBatch& Stored(const std::string& family);
+const StoredBatch& Stored(const std::string& family, const std::string& file = "batch8");
 
 // Steps over the stored batch. Ranks are threads; on GPUs processes, of a test that began with WEIR_ON_GPUS.
 struct Launch {
@@ -27,7 +29,8 @@ struct Launch {
   int64_t leaves = 16, unit_rows = 4096;
   int64_t micro_batches = 1;  // the m-th has the labels turned by m
   int64_t packed = 1;         // stored rows that share a row, each a document of its own
-  std::function<float(int64_t)> weight_of = {};  // of a stored position's label; none: tokens have no weights
+  std::string file = "batch8";
+  std::function<float(int64_t)> weight_of = {};  // of a stored position's label; none: those stored, or no weights
   std::function<void(TrainingOptions&)> knobs = {};
   DeviceKind device = DeviceKind::kCpu;
   std::set<std::string> disabled = {};  // passes
@@ -44,6 +47,6 @@ Outcome RunLaunch(const Launch& launch);
 
 void ExpectSame(const Outcome& got, const Outcome& want, const std::string& what);
 // PyTorch's: the loss within 1e-6, each gradient within 1e-5 in relative L2.
-void ExpectReference(const Outcome& got, const std::string& family);
+void ExpectReference(const Outcome& got, const std::string& family, const std::string& file = "batch8");
 
 }  // namespace weir

@@ -71,6 +71,14 @@ TEST_P(TokenWeights, TheLossIsThatOfPyTorchsLogits) {
   }
 }
 
+TEST_P(TokenWeights, LossAndGradientsAreThoseOfPyTorch) {
+  for (const char* family : {"mixtral", "gpt_oss"}) {
+    Launch launch = LaunchOf(family, GetParam(), {});
+    launch.file = "weighted";
+    ExpectReference(RunLaunch(launch), family, launch.file);
+  }
+}
+
 TEST_P(TokenWeights, GradientsAreThoseOfFloat64) {
   const StoredBatch& batch = Stored("mixtral");
   TrainingSession::MicroBatch micro{.input_ids = batch.ids, .labels = batch.labels};
