@@ -173,7 +173,9 @@ int PlanCommand(int argc, const char* const* argv) {
   if (!flags.html.empty()) {
     CheckOutput(flags.html, {flags.model});
     const int64_t limit = found.longest == nullptr ? flags.knobs.sequence : std::max(flags.knobs.sequence, found.longest->knobs.sequence);
-    WriteText(flags.html, PlanPicture(search, std::min(limit, kMostTokens), StrCat("Bytes of a training step: ", std::filesystem::path(flags.model).filename().string())));
+    const bool chosen = flags.choose && found.chosen != nullptr;
+    const DrawnKnobs drawn{chosen ? "as chosen by --auto" : "as given", chosen ? found.chosen->knobs : search.base()};
+    WriteText(flags.html, PlanPicture(search, drawn, std::min(limit, kMostTokens), StrCat("Bytes of a training step: ", std::filesystem::path(flags.model).filename().string())));
   }
   std::cout << std::flush;
   for (const std::string& notice : DispatchNotices(*step.graph)) std::cerr << notice << "\n";

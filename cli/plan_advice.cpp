@@ -100,9 +100,10 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t exp
     case Lever::kVocabulary:
       off.dispatch.vocabulary_parallel = 1;
       off.training.head_gradient = TrainingOptions{}.head_gradient;
-      for (const char* gradient : {"whole", "shard"}) {
+      off.training.move = TrainingOptions{}.move;
+      for (const auto& [gradient, move] : {std::pair("whole", "weights"), {"shard", "activations"}, {"shard", "weights"}}) {
         for (const int64_t ranks : DegreesOf(knobs.training.layout.world, kMostShares)) {
-          add([&](PlanKnobs& k) { k.dispatch.vocabulary_parallel = ranks, k.training.head_gradient = gradient; });
+          add([&](PlanKnobs& k) { k.dispatch.vocabulary_parallel = ranks, k.training.head_gradient = gradient, k.training.move = move; });
         }
       }
       break;
@@ -128,7 +129,8 @@ size_t LevelIn(Lever lever, const std::vector<PlanKnobs>& levels, const PlanKnob
                       : lever == Lever::kChunks     ? level.dispatch.stream.chunk_tokens == knobs.dispatch.stream.chunk_tokens
                       : lever == Lever::kExperts    ? level.dispatch.expert_parallel >= knobs.dispatch.expert_parallel
                       : lever == Lever::kVocabulary ? level.dispatch.vocabulary_parallel >= knobs.dispatch.vocabulary_parallel &&
-                                                          level.training.head_gradient == knobs.training.head_gradient
+                                                          level.training.head_gradient == knobs.training.head_gradient &&
+                                                          (level.training.move == knobs.training.move || knobs.training.move == "auto")
                                                     : level.dispatch.shard_optimizer == knobs.dispatch.shard_optimizer;
     if (here) return i;
   }

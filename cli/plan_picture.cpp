@@ -50,12 +50,13 @@ std::vector<int64_t> Lengths(int64_t limit) {
   return lengths;
 }
 
-// The knobs as given, then without each thing that they ask for.
-std::vector<std::pair<std::string, PlanKnobs>> Variants(const PlanKnobs& base) {
-  std::vector<std::pair<std::string, PlanKnobs>> variants = {{"as given", base}};
+// The knobs, then without each thing that they ask for.
+std::vector<DrawnKnobs> Variants(const DrawnKnobs& drawn) {
+  const PlanKnobs& base = drawn.knobs;
+  std::vector<DrawnKnobs> variants = {drawn};
   const auto without = [&](const char* what, bool present, const auto& change) {
     if (!present) return;
-    change(variants.emplace_back(StrCat("without ", what), base).second);
+    change(variants.emplace_back(DrawnKnobs{StrCat("without ", what), base}).knobs);
   };
   without("--strip", base.training.strip > 0, [](PlanKnobs& k) { k.training.strip = 0; });
   without("--recompute", base.training.recompute != "none", [](PlanKnobs& k) { k.training.recompute = k.training.keep = "none"; });
@@ -129,10 +130,10 @@ std::string Legend(int64_t budget) {
 
 }  // namespace
 
-std::string PlanPicture(PlanSearch& search, int64_t limit, const std::string& title) {
+std::string PlanPicture(PlanSearch& search, const DrawnKnobs& drawn, int64_t limit, const std::string& title) {
   std::vector<Panel> panels;
   double most = static_cast<double>(search.budgets().device) * 1.05;
-  for (const auto& [name, knobs] : Variants(search.base())) {
+  for (const auto& [name, knobs] : Variants(drawn)) {
     Panel& panel = panels.emplace_back(Panel{.title = name, .points = {}});
     for (const int64_t length : Lengths(limit)) {
       PlanKnobs point = knobs;
@@ -145,7 +146,7 @@ std::string PlanPicture(PlanSearch& search, int64_t limit, const std::string& ti
                             "</title>\n<style>body{font:14px sans-serif;margin:24px;color:#222}svg{margin:0 12px 12px 0}text{font:10px sans-serif;fill:#222}"
                             ".head{font:bold 13px sans-serif}.grid{stroke:#ddd}.budget{stroke:#c00;stroke-width:1.5;stroke-dasharray:6 3}.key{margin-right:12px}"
                             ".key svg{margin:0}</style>\n</head>\n<body>\n<h1>", Escaped(title), "</h1>\n");
-  html += StrCat("<p>Device bytes of rank 0 at the step where they are most, exactly as planned: ", Escaped(FlagsBeyond(PlanKnobs{}, search.base())), "</p>\n");
+  html += StrCat("<p>Device bytes of rank 0 at the step where they are most, exactly as planned: ", drawn.name, ", ", Escaped(FlagsBeyond(PlanKnobs{}, drawn.knobs)), "</p>\n");
   html += Legend(search.budgets().device);
   for (const Panel& panel : panels) html += PanelSvg(panel, most, search.budgets().device);
   return html + "</body>\n</html>\n";

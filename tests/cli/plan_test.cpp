@@ -124,7 +124,7 @@ TEST_F(Plans, EveryLeverIsTried) {
   }
   for (const Json& tried : plan["auto"]["tried"]) all += tried["flags"].get<std::string>() + "\n";
   for (const char* lever : {"--strip 8192", "--recompute-keep none", "--stash boundaries", "--host-budget", "--chunk-tokens", "--expert-parallel 4", "--context-parallel 2",
-                            "--vocab-parallel 4", "--head-gradient shard", "--shard-optimizer", "--slots 1", "--micro-batch 1"}) {
+                            "--vocab-parallel 4", "--head-gradient shard", "--move activations", "--move activations", "--shard-optimizer", "--slots 1", "--micro-batch 1"}) {
     EXPECT_NE(all.find(lever), std::string::npos) << lever << " in\n" << all;
   }
 }
@@ -274,6 +274,16 @@ TEST_F(Plans, ThePictureIsOneWellFormedPage) {
   EXPECT_NE(text.find("without --bucket"), std::string::npos);
   EXPECT_NE(text.find("class=\"budget\""), std::string::npos);
   for (size_t at = text.find("http"); at != text.npos; at = text.find("http", at + 1)) EXPECT_TRUE(text.substr(at).starts_with("http://www.w3.org/")) << "no network";
+}
+
+TEST_F(Plans, ThePictureOfAutoIsOfWhatWasChosen) {
+  const fs::path page = folder_ / "plan.html";
+  ASSERT_EQ(Weir("plan " + kModel + " --sequence 16384 --device-memory 64MiB --auto --html " + page.string()).code, 0);
+  std::ifstream in(page);
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  EXPECT_NE(text.find("as chosen by --auto, --sequence 16384 --strip 8192 --recompute layer"), std::string::npos);
+  EXPECT_NE(text.find(">without --strip<"), std::string::npos);
+  EXPECT_EQ(text.find("as given"), std::string::npos);
 }
 
 // 8 experts over 3 ranks go 3, 3, 2, and the plan is that of the fullest rank; dense parameters are whole on every rank.
