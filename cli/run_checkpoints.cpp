@@ -63,11 +63,26 @@ int64_t RunCheckpoints::Resume(Trainer& trainer) {
   for (const std::string& notice : notices) {
     if (leads_) std::cerr << "checkpoint " << notice << "\n";
   }
+  if (!state && leads_) TellNoneWhole();
   if (!state) return 0;
   trainer.Resume(*state);
   if (leads_) checkpoints_.SetAside(state->step);
   if (leads_) std::cerr << "resumed after step " << state->step << ", " << state->tokens << " tokens\n";
   return state->step;
+}
+
+// What is there instead of a checkpoint to go on from, if anything is.
+void RunCheckpoints::TellNoneWhole() const {
+  std::error_code error;
+  std::string there;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(".writing-")) there += StrCat("checkpoint passed over: '", entry.path().string(), "' was never finished\n");
+    if (name.starts_with("set-aside-")) there += StrCat("checkpoint passed over: '", entry.path().string(), "' was set aside; rename it to ", name.substr(10), " to go on from it\n");
+  }
+  const auto steps = fs::file_size(folder_.parent_path() / "metrics.jsonl", error);
+  if (there.empty() && (error || steps == 0)) return;
+  std::cerr << there << "no whole checkpoint in '" << folder_.string() << "': the run begins with its first step\n";
 }
 
 int64_t RunCheckpoints::Start(Trainer& trainer, std::map<std::string, std::string> texts) {

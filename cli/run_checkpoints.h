@@ -39,6 +39,8 @@ class RunCheckpoints {
   // that the disk has room for as many as will be kept and for the weights. Returns the step to go on after, 0 for a new run; tells on stderr.
   // `texts` go into every checkpoint.
   int64_t Start(Trainer& trainer, std::map<std::string, std::string> texts);
+  // The folder of the checkpoint of a step.
+  std::filesystem::path Of(int64_t step) const { return folder_ / CheckpointName(step); }
   // Saves when due, and records in `folder` (nullptr: not this rank's) what became whole since. Throws what went wrong since.
   void AfterStep(const Trainer& trainer, int64_t step, RunFolder* folder);
   // Saves the last step, unless it is saved already or there are no checkpoints, and waits for it.
@@ -46,6 +48,7 @@ class RunCheckpoints {
 
  private:
   int64_t Resume(Trainer& trainer);
+  void TellNoneWhole() const;
   void CheckPlace(const Trainer& trainer) const;
   void CheckRoom(const Trainer& trainer) const;
   void Save(const Trainer& trainer, RunFolder* folder);

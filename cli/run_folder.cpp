@@ -7,11 +7,14 @@
 #include <algorithm>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "cli/outputs.h"
 #include "graph/error.h"
+#include "optim/checkpoint.h"
 #include "optim/export.h"
 
 namespace weir {
@@ -21,23 +24,60 @@ namespace {
 
 constexpr int64_t kMostPoints = 20000;  // of the picture of the loss
 
+// What a run that fails before the end of its first step may leave.
+const std::set<std::string> kBeforeSteps = {"metrics.jsonl", "config.ini", "passes.log", "plan.json", "tensorboard", "trace.json", "trace.txt",
+                                            "weights.safetensors", "loss.svg"};
+
+// Files of WriteText have another name until they are whole.
+constexpr const char* kUnfinished = ".writing";
+
+bool IsBeforeSteps(std::string name) {
+  if (name.ends_with(kUnfinished)) name.erase(name.rfind(kUnfinished));
+  return kBeforeSteps.contains(name);
+}
+
+// metrics.jsonl is made before any of the others: without it they are not a run's.
+bool FailedBeforeSteps(const fs::path& folder) {
+  std::ifstream file(folder / "metrics.jsonl");
+  if (!file) return false;
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("\"eval_loss\"") == std::string::npos) return false;
+  }
+  return true;
+}
+
+bool HoldsNoCheckpoint(const fs::path& folder) {
+  return std::ranges::all_of(fs::directory_iterator(folder), [](const fs::directory_entry& entry) {
+    const std::string name = entry.path().filename().string();
+    return name.starts_with(".writing-") || name.starts_with(".probe-");
+  });
+}
+
 }  // namespace
 
-void PrepareFolder(const fs::path& folder, bool resumes) {
+bool PrepareFolder(const fs::path& folder, bool resumes) {
   std::error_code error;
   fs::create_directories(folder, error);
   WEIR_CHECK(!error && fs::is_directory(folder), ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': ",
              error.message());
-  if (resumes && fs::exists(folder / "config.ini")) return;
-  // What a run that ended before its first step leaves, or, to go on from, checkpoints that lost their config.ini.
-  const bool bare = std::ranges::all_of(fs::directory_iterator(folder), [&](const fs::directory_entry& entry) {
-    const fs::path name = entry.path().filename();
-    return name == ".lock" || (name == "checkpoints" && (resumes || fs::is_empty(entry.path())));
-  });
-  if (bare) return;
-  throw Error(ErrorCode::kInvalidArgument, StrCat("run folder '", folder.string(),
-                                                   resumes ? "' holds something else than a run; give another --out"
-                                                           : "' is not empty; give another --out, go on with --resume auto, or remove the old run"));
+  if (resumes && (fs::exists(folder / "config.ini") || !Checkpoints(folder / "checkpoints").List().empty())) return true;
+  const bool failed = FailedBeforeSteps(folder);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name == ".lock" || (name == "checkpoints" && HoldsNoCheckpoint(entry.path())) || (failed && IsBeforeSteps(name))) continue;
+    throw Error(ErrorCode::kInvalidArgument,
+                resumes ? StrCat("run folder '", folder.string(), "' holds '", name, "' and neither config.ini nor a checkpoint (checkpoints/step-*) to go on from; give another --out")
+                        : StrCat("run folder '", folder.string(), "' is not empty; give another --out, go on with --resume auto, or remove the old run"));
+  }
+  return false;
+}
+
+void ClearFolder(const fs::path& folder) {
+  std::error_code error;  // what stays is written anew
+  for (const std::string& name : kBeforeSteps) {
+    fs::remove_all(folder / name, error);
+    fs::remove(folder / (name + kUnfinished), error);
+  }
 }
 
 RunLock::RunLock(const fs::path& folder) : fd_(open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
@@ -89,6 +129,7 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
 
 RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, bool events, Progress progress)
     : folder_(std::move(folder)), title_(std::move(title)), progress_(progress) {
+  std::ofstream(Log(), std::ios::app).close();  // before all else: FailedBeforeSteps
   // Written anew from the metrics, so that it holds each step once.
   if (events) events_.emplace(folder_ / "tensorboard", static_cast<double>(std::time(nullptr)));
   ContinueMetrics(Log(), resumed,

@@ -9,8 +9,11 @@
 
 namespace weir {
 
-// A new run's folder is new or empty; a resumed run's may be a run's.
-void PrepareFolder(const std::filesystem::path& folder, bool resumes);
+// Makes the folder. A new run's is new, empty, or left by one that failed before the end of its first step; a resumed run's may be
+// a run's: true then. Throws InvalidArgument for any other.
+bool PrepareFolder(const std::filesystem::path& folder, bool resumes);
+// Removes what a failed start has left in such a folder. Only while no other run writes there.
+void ClearFolder(const std::filesystem::path& folder);
 
 // Held while a run writes its folder. Throws InvalidArgument when another process holds it.
 class RunLock {

@@ -251,8 +251,9 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const fs::path path = flags.run.output;
   std::unique_ptr<RunLock> lock;
   if (leads) {
-    PrepareFolder(path, flags.checkpoints.resumes());
+    const bool goes_on = PrepareFolder(path, flags.checkpoints.resumes());
     lock = std::make_unique<RunLock>(path);
+    if (!goes_on) ClearFolder(path);
   }
   RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
   const int64_t resumed = checkpoints.Start(trainer, {{"config.ini", flags.config}, {"plan.json", PlanJson(trainer.session().plan())}});
@@ -264,7 +265,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (leads) {
     folder = std::make_unique<RunFolder>(path, fs::path(flags.run.model).filename().string(), resumed, flags.run.tensorboard,
                                          Progress(flags.trainer.steps, flags.run.log_every, std::cerr, isatty(STDERR_FILENO) != 0));
-    if (resumed > 0) TellConfigChanges(path / "config.ini", flags.config);
+    if (resumed > 0) TellConfigChanges(fs::exists(path / "config.ini") ? path / "config.ini" : checkpoints.Of(resumed) / "config.ini", flags.config);
     WriteText(path / "config.ini", flags.config);
     WriteText(path / "passes.log", passes.Log());
     WriteText(path / "plan.json", PlanJson(trainer.session().plan()));

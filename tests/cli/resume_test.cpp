@@ -206,7 +206,61 @@ TEST_F(Resume, AFolderWithoutAStepIsNew) {
   EXPECT_EQ(Train("run", "--steps 1 --resume auto").code, 0);
   fs::create_directories(folder_ / "other");
   std::ofstream(folder_ / "other" / "notes.txt");
-  EXPECT_EQ(Train("other", "--steps 1 --resume auto").code, 1);
+  const Outcome other = Train("other", "--steps 1 --resume auto");
+  EXPECT_EQ(other.code, 1);
+  EXPECT_NE(other.text.find("holds 'notes.txt' and neither config.ini nor a checkpoint (checkpoints/step-*) to go on from"), std::string::npos) << other.text;
+}
+
+// The disk was full before the first step was made: the same command begins anew. What others put there stays refused.
+TEST_F(Resume, AStartThatFailedDoesNotRefuseTheNextOne) {
+  const std::string flags = "--steps 2 --save-every 0 --tensorboard";
+  for (const char* blocks : {"0", "1", "4"}) {  // as large as a file may be: the events, the config or the plan finds no room
+    fs::remove_all(folder_ / "run");
+    const int status = std::system(("( ulimit -f " + std::string(blocks) + "; " + Command("run", flags) + " ) 2>&1 | cat >" + (folder_ / "log").string()).c_str());
+    ASSERT_EQ(status, 0);
+    ASSERT_FALSE(fs::exists(folder_ / "run/weights.safetensors")) << Slurp(folder_ / "log");
+    ASSERT_TRUE(fs::exists(folder_ / "run/metrics.jsonl"));
+    const Outcome again = Train("run", flags);
+    ASSERT_EQ(again.code, 0) << again.text;
+    EXPECT_EQ(Lines("run"), 2);
+  }
+  EXPECT_NE(Train("run", flags).text.find("is not empty; give another --out"), std::string::npos) << "its steps are kept";
+  fs::create_directories(folder_ / "mine");
+  std::ofstream(folder_ / "mine/config.ini") << "steps = 3\n";
+  EXPECT_EQ(Train("mine", flags).code, 1) << "no run has made it";
+  std::ofstream(folder_ / "mine/metrics.jsonl");
+  std::ofstream(folder_ / "mine/notes.txt");
+  EXPECT_EQ(Train("mine", flags).code, 1);
+  EXPECT_EQ(Slurp(folder_ / "mine/config.ini"), "steps = 3\n");
+}
+
+TEST_F(Resume, SaysWhatIsThereInsteadOfAWholeCheckpoint) {
+  ASSERT_EQ(Train("run", "--steps 3").code, 0);
+  const fs::path checkpoints = folder_ / "run/checkpoints";
+  fs::rename(checkpoints / CheckpointName(3), checkpoints / UnfinishedName(3));
+  fs::create_directories(checkpoints / ("set-aside-" + CheckpointName(9)));
+  const Outcome anew = Train("run", "--steps 3 --resume auto");
+  ASSERT_EQ(anew.code, 0) << anew.text;
+  for (const std::string& text : {UnfinishedName(3) + "' was never finished\n", "set-aside-" + CheckpointName(9) + "' was set aside; rename it to " + CheckpointName(9),
+                                  std::string("': the run begins with its first step\n")}) {
+    EXPECT_NE(anew.text.find(text), std::string::npos) << text << " in " << anew.text;
+  }
+  EXPECT_EQ(Lines("run"), 3);
+  EXPECT_EQ(Train("new", "--steps 1 --resume auto").text.find("no whole checkpoint"), std::string::npos) << "nothing was there";
+}
+
+// Copied without the rest of its run: the checkpoint knows its flags.
+TEST_F(Resume, AWholeCheckpointIsEnoughToGoOn) {
+  ASSERT_EQ(Train("whole", "--steps 6 --schedule constant").code, 0);
+  ASSERT_EQ(Train("run", "--steps 3 --schedule constant").code, 0);
+  fs::create_directories(folder_ / "copy");
+  fs::copy(folder_ / "run/checkpoints", folder_ / "copy/checkpoints", fs::copy_options::recursive);
+  fs::copy(folder_ / "run/metrics.jsonl", folder_ / "copy/metrics.jsonl");
+  const Outcome rest = Train("copy", "--steps 6 --schedule constant --resume auto");
+  ASSERT_EQ(rest.code, 0) << rest.text;
+  EXPECT_NE(rest.text.find("changed --steps: 3 then, 6 now\n"), std::string::npos) << rest.text;
+  EXPECT_EQ(rest.text.find("(left out)"), std::string::npos) << rest.text;
+  ExpectSame("whole", "copy");
 }
 
 TEST_F(Resume, TwoRunsDoNotWriteInOneFolder) {
