@@ -8,6 +8,7 @@
 
 #include "graph/error.h"
 #include "graph_passes/import_report.h"
+#include "graph_passes/shard_context.h"
 
 namespace weir {
 namespace {
@@ -177,7 +178,9 @@ class Chooser {
     const Candidate* best = nullptr;
     Levels level = most_;
     Allow(level);
-    from_.sequence = step = std::lcm(step, from_.training.layout.world);  // whatever the degree
+    const int64_t world = from_.training.layout.world;
+    for (const int64_t ranks : DegreesOf(world, world)) step = std::lcm(step, SequenceUnit(search_.canonical(), ranks));  // whatever the degree
+    from_.sequence = step;
     for (int round = 0; round < kMostRounds && (At(level).fits || Thriftiest(level)); ++round) {
       const auto knobs_of = [&](int64_t sequence) {
         Chooser longer = *this;

@@ -41,7 +41,7 @@ StepPlan PlanStepOf(const Graph& canonical, const PlanKnobs& knobs, DeviceKind d
   knobs.dispatch.Apply(training, knobs.sequence);
   StepPlan step{.graph = Clone(canonical), .plan = {}};
   BuildTrainingGraph(*step.graph, training, passes);
-  SpecializeShapes(*step.graph, knobs.micro_batch, SequenceOfRank(training.layout, knobs.sequence));
+  SpecializeShapes(*step.graph, knobs.micro_batch, SequenceOfRank(canonical, training.layout, knobs.sequence));
   PlaceOnHost(*step.graph, training, passes);
   step.plan = MakePlan(*step.graph, device);
   ReserveStaging(*step.graph, step.plan, StagingBytes(knobs.staging, *step.graph, training.layout, 0));
@@ -96,7 +96,7 @@ const Candidate* PlanSearch::LongestSequence(const PlanKnobs& knobs, int64_t ste
     knobs_of.sequence = sequence;
     return knobs_of;
   };
-  step = std::lcm(step, knobs.dispatch.context_parallel);
+  step = std::lcm(step, SequenceUnit(canonical_, knobs.dispatch.context_parallel));
   if (const Candidate& first = Try(longer(step)); !first.refused.empty()) throw Error(ErrorCode::kInvalidArgument, first.refused);
   return LongestSequence(longer, step);
 }

@@ -63,7 +63,7 @@ class Estimate {
     if (op == "StashStart") stashed_ += BytesOfValue(node.in(0));
     if (op == "FetchStart") fetched_ += BytesOfValue(node.in(0));
     if (op.starts_with("Stash") || op.starts_with("Fetch")) return;
-    if (op == "SequenceToHeads" || op == "HeadsToSequence") return AddLink(node, AwayOf(node) * BytesOfValue(node.in(0)), 0);
+    if (op == "SequenceToHeads" || op == "HeadsToSequence") return AddHeadExchange(node);
     if (op == "TreeReduceJoin") return;
     if (op == "TreeReduceGradient" && node.phase == Phase::kBackward) return AddBeside(node.schema->cost(node).bytes / 2);
     if (op == "TreeReduceGradient") return AddLink(node, node.schema->cost(node).bytes / 2, 0);
@@ -80,10 +80,10 @@ class Estimate {
     if (op == "RingDtp") AddHead(node, seconds);
   }
 
-  // The share of a rank's bytes that go to others when all exchange with all.
-  static double AwayOf(const Node& node) {
+  // All exchange with all; heads that several ranks hold go to, or come from, each of them.
+  void AddHeadExchange(const Node& node) {
     const auto ranks = static_cast<double>(node.attributes.Int("ranks", 1));
-    return (ranks - 1) / ranks;
+    AddLink(node, (ranks - 1) / ranks * std::max(BytesOfValue(node.in(0)), BytesOfValue(node.out(0))), 0);
   }
 
   static bool Updates(const Node& node) { return node.phase == Phase::kNorm || node.phase == Phase::kUpdate; }

@@ -329,9 +329,10 @@ int DryRun(TrainFlags& flags, int64_t world) {
   const int64_t vocabulary = VocabularyOf(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   TakeWeights(data, RunEvaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary), training);
+  const int64_t own = SequenceOfRank(*graph, training.layout, flags.trainer.sequence);
   BuildTrainingGraph(*graph, training, passes);
   passes.CheckNames();
-  SpecializeShapes(*graph, flags.trainer.micro_batch, SequenceOfRank(training.layout, flags.trainer.sequence));
+  SpecializeShapes(*graph, flags.trainer.micro_batch, own);
   PlaceOnHost(*graph, training, passes);
   Plan plan = MakePlan(*graph, ParseDevice(flags.run.device));
   ReserveStaging(*graph, plan, StagingBytes(flags.checkpoints.staging(), *graph, training.layout, 0));

@@ -77,9 +77,9 @@ bool IsolateDocuments::Run(Graph& graph, PassContext& context) {
              "--pack=isolate keeps the documents of a row apart in attention and counts positions through the row, but this model tells positions in "
              "another way than by rotary differences:", problems, "\n  use --no-pack, or --pack=attend");
   WEIR_CHECK(!layers.empty(), ErrorCode::kUnsupportedOp, "--pack=isolate: the graph has no Attention; see the misses of fuse_attention in passes.log");
-  const Shape& q = layers.front()->in(0)->shape;
+  const Shape& k = layers.front()->in(1)->shape;  // whole rows, where a rank may hold a share of the queries
   ClaimName(graph, kDocumentStarts);
-  Value* starts = graph.AddInput(kDocumentStarts, DType::kInt64, {q[0], q[1]});
+  Value* starts = graph.AddInput(kDocumentStarts, DType::kInt64, {k[0], k[1]});
   for (Node* attention : layers) {
     graph.SetInput(attention, 4, starts);
     InferNode(*attention);

@@ -11,8 +11,10 @@ namespace weir {
 // RotaryTable(length)             ==>  RotaryTable<part = i>(length)
 //
 // Attention sees whole sequences and 1/C of the heads (sinks' are theirs; a kv head is held by several ranks when there
-// are fewer than C); all else treats positions alike, or is refused (token_wise.h). Run before gradients are built: the
-// backward's exchanges are the gradients of these. Throws UnsupportedOp with all reasons.
+// are fewer than C). Where C does not divide the heads, C = U * R with U the largest divisor that does: R consecutive ranks
+// hold the same 1/U of the heads, whole keys and values, and of the queries each its share of the rows (adr/0007). All
+// else treats positions alike, or is refused (token_wise.h). Run before gradients are built: the backward's exchanges are
+// the gradients of these. Throws UnsupportedOp with all reasons.
 class ShardContext : public Pass {
  public:
   ShardContext(int64_t ranks, int64_t member) : ranks_(ranks), member_(member) {}
@@ -21,12 +23,14 @@ class ShardContext : public Pass {
   bool Run(Graph& graph, PassContext& context) override;
 
  private:
-  void CheckHeads(const Node& attention) const;
   void Shard(Graph& graph, Node& attention) const;
   int64_t ranks_, member_;
 };
 
+// What the length of a sequence must be a multiple of for `ranks` ranks to hold it together: that many, or twice as many
+// where ranks that share heads halve the parts. Of a canonical graph.
+int64_t SequenceUnit(const Graph& canonical, int64_t ranks);
 // Tokens of a sequence that one rank holds. Throws InvalidArgument when the parts would not be equal.
-int64_t SequenceOfRank(const Layout& layout, int64_t sequence);
+int64_t SequenceOfRank(const Graph& canonical, const Layout& layout, int64_t sequence);
 
 }  // namespace weir

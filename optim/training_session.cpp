@@ -82,7 +82,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
     : graph_(Clone(canonical)),
       layout_(options.layout),
       batch_(batch),
-      sequence_(SequenceOfRank(options.layout, sequence)),
+      sequence_(SequenceOfRank(canonical, options.layout, sequence)),
       ignore_index_(options.ignore_index),
       one_micro_batch_(options.head_gradient == "shard" || (options.reduce_beside && options.layout.world > 1)),
       communicator_(communicator) {

@@ -22,9 +22,9 @@ enum class Target { kAll, kQueries, kKeys };
 // delta[b,h,i] = dy . y
 void ComputeDelta(const Backward& g) {
   const AttentionConfig& c = g.config;
-  ParallelFor(c.batch * c.q_heads * c.sequence, 64, [&](int64_t begin, int64_t end) {
+  ParallelFor(c.batch * c.q_heads * c.queries, 64, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end; ++at) {
-      const int64_t i = at % c.sequence, head = at / c.sequence;
+      const int64_t i = at % c.queries, head = at / c.queries;
       const int64_t row = c.Y(head / c.q_heads, i, head % c.q_heads);
       g.delta[at] = Dot(g.dy + row, g.y + row, c.dv);
     }
@@ -70,10 +70,12 @@ void BackwardTile(const Backward& g, int64_t b, int64_t h, const AttentionTile& 
 // order.
 void BackwardKeys(const Backward& g, int64_t b, int64_t kv, int64_t key_tile, Target target) {
   const AttentionConfig& c = g.config;
-  const Span j = KeyTile(c, key_tile), tiles = QueryTiles(c, b, j);
+  const Span j = KeyTile(c, key_tile);
   for (int64_t h = kv * c.group(); h < (kv + 1) * c.group(); ++h) {
-    for (int64_t t = tiles.begin; t < tiles.end; ++t)
-      BackwardTile(g, b, h, {QueryTile(c, t), j}, target);
+    for (int64_t run = 0; run < c.rows.runs(); ++run) {
+      const Span tiles = QueryTiles(c, b, j, run);
+      for (int64_t t = tiles.begin; t < tiles.end; ++t) BackwardTile(g, b, h, {QueryTile(c, t), j}, target);
+    }
   }
 }
 
@@ -82,7 +84,7 @@ void BackwardKeys(const Backward& g, int64_t b, int64_t kv, int64_t key_tile, Ta
 // and bits.
 void BackwardTiles(const Backward& g) {
   const AttentionConfig& c = g.config;
-  const int64_t heads = c.batch * c.kv_heads, key_tiles = DivCeil(c.sequence, kKeyTile);
+  const int64_t heads = c.batch * c.kv_heads, key_tiles = DivCeil(c.keys, kKeyTile);
   if (heads >= CpuThreads() || key_tiles == 1) {
     return ParallelFor(heads, 1, [&](int64_t begin, int64_t end) {
       for (int64_t head = begin; head < end; ++head) {
@@ -99,7 +101,7 @@ void BackwardTiles(const Backward& g) {
                    Target::kKeys);
     }
   });
-  const int64_t query_tiles = DivCeil(c.sequence, kQueryTile);
+  const int64_t query_tiles = QueryTileCount(c);
   ParallelFor(c.batch * c.q_heads * query_tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t head = task / query_tiles;
@@ -118,7 +120,7 @@ void SinkGradient(const Backward& g, bool accumulate, float* dsinks) {
     for (int64_t h = begin; h < end; ++h) {
       double sum = 0;
       for (int64_t b = 0; b < c.batch; ++b) {
-        for (int64_t i = 0; i < c.sequence; ++i) {
+        for (int64_t i = 0; i < c.queries; ++i) {
           const int64_t at = c.Lse(b, h, i);
           sum -= static_cast<double>(std::exp(g.sinks[h] - g.lse[at])) *
                  static_cast<double>(g.delta[at]);

@@ -35,11 +35,11 @@ AttentionConfig ConfigOf(const KernelContext& c, size_t starts) {
   AttentionConfig config(c.attributes(), c.inputs[0].dims, c.inputs[1].dims, c.inputs[2].dims);
   if (!c.has(starts)) return config;
   config.starts = c.inputs[starts].data<int64_t>();
-  for (int64_t at = 0; at < config.batch * config.sequence; ++at) {
-    const int64_t i = at % config.sequence, start = config.starts[at];
+  for (int64_t at = 0; at < config.batch * config.keys; ++at) {
+    const int64_t i = at % config.keys, start = config.starts[at];
     const int64_t least = i == 0 ? 0 : config.starts[at - 1];
     WEIR_CHECK(start >= least && start <= i, ErrorCode::kInvalidArgument, "Attention: the start of query ", i, " of row ",
-               at / config.sequence, " is ", start, ", expected ", least, "..", i);  // C8
+               at / config.keys, " is ", start, ", expected ", least, "..", i);  // C8
   }
   return config;
 }
@@ -109,7 +109,7 @@ void LaunchAttention(KernelContext& c) {
                   .sinks = c.has(3) ? c.inputs[3].data<float>() : nullptr,
                   .y = c.outputs[0].data<float>(),
                   .lse = c.outputs.size() > 1 ? float_or_null(c.outputs[1]) : nullptr};
-  const int64_t tiles = DivCeil(g.config.sequence, kQueryTile);
+  const int64_t tiles = QueryTileCount(g.config);
   ParallelFor(g.config.batch * g.config.q_heads * tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t row = task / tiles;

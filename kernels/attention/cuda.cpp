@@ -13,12 +13,16 @@ namespace {
 
 cuda::AttentionShape ShapeOf(const AttentionConfig& a) {
   return {.batch = a.batch,
-          .sequence = a.sequence,
+          .queries = a.queries,
+          .keys = a.keys,
           .q_heads = a.q_heads,
           .kv_heads = a.kv_heads,
           .d = a.d,
           .dv = a.dv,
           .window = a.window,
+          .runs = a.rows.runs(),
+          .run = a.run(),
+          .first = {a.FirstPosition(0), a.FirstPosition(1)},
           .causal = a.causal,
           .scale = a.scale,
           .softcap = a.softcap};
@@ -74,7 +78,7 @@ struct BackwardBuffers {
   float* delta;
   std::span<std::byte> library;
   BackwardBuffers(const cuda::AttentionShape& s, int64_t library_bytes, WorkspaceLayout& layout)
-      : delta(layout.Take<float>(s.batch * s.q_heads * s.sequence)) {
+      : delta(layout.Take<float>(s.batch * s.q_heads * s.queries)) {
     library = {layout.Take<std::byte>(library_bytes), static_cast<size_t>(library_bytes)};
   }
 };

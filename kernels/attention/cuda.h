@@ -9,21 +9,22 @@ namespace weir::cuda {
 
 inline constexpr int64_t kMostHeadChannels = 256;
 
-// Sizes and options as AttentionConfig's.
+// Sizes and options as AttentionConfig's. The queries are `runs` runs of `run`, whose first positions are `first`.
 struct AttentionShape {
-  int64_t batch, sequence, q_heads, kv_heads, d, dv, window;
+  int64_t batch, queries, keys, q_heads, kv_heads, d, dv, window;
+  int64_t runs, run, first[2];
   bool causal;
   float scale, softcap;
 };
 
-// q [B,S,Hq,D], k [B,S,Hk,D], v [B,S,Hk,Dv], y [B,S,Hq,Dv] of one type; lse [B,Hq,S], sinks [Hq].
+// q [B,S,Hq,D], k [B,T,Hk,D], v [B,T,Hk,Dv], y [B,S,Hq,Dv] of one type, S queries and T keys; lse [B,Hq,S], sinks [Hq].
 struct AttentionArrays {
   DType dtype;
   const void *q, *k, *v;
   const float* sinks;  // may be null
   void* y;
   float* lse;  // may be null
-  const int64_t* starts = nullptr;  // [B,S], or null: the first key of each query; they do not fall
+  const int64_t* starts = nullptr;  // [B,T], or null: the first key of each query; they do not fall
 };
 
 // Own tiled kernels: 64 queries x 64 keys, float32 arithmetic, sums in the order of keys (dk, dv:
@@ -47,5 +48,14 @@ void AttentionQueryGradient(const AttentionShape& shape, const AttentionArrays& 
                             const AttentionGradients& g, CUstream_st* stream);
 void AttentionSinkGradient(const AttentionShape& shape, const AttentionArrays& a,
                            const AttentionGradients& g, CUstream_st* stream);
+
+// Of arrays [batch,..,width] of `dtype` with rows behind each other: to row j += from row j where j < added; = 0 where
+// j >= kept.
+struct KeyRows {
+  int64_t batch, rows, width;
+  int64_t from_rows;  // of a batch in `from`
+  int64_t added, kept;
+};
+void AddKeyRows(DType dtype, const KeyRows& rows, const void* from, void* to, CUstream_st* stream);
 
 }  // namespace weir::cuda

@@ -13,26 +13,24 @@ __global__ void __launch_bounds__(kTileThreads)
     AttentionQueryGradientKernel(AttentionShape s, AttentionArrays a, AttentionGradients g) {
   __shared__ TileBuffer buffer;
   __shared__ TileScores p, ds;
-  const int64_t i =
-      static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
+  const QueryTile i = QueryTileAt(s, gridDim.x - 1 - blockIdx.x);  // the longest rows first
   const int64_t head = blockIdx.y, batch = blockIdx.z;
   float dq[kChunks][kSide][kSide] = {};
-  const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i));
+  const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i.position));
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const int64_t j = tile * kTile;
     TileGradient<T>(s, a, g, {batch, head, i, j}, buffer, p, ds);
-    AddWeighted<false>(ds, RowsOf<T>(s, a.k, batch, j, KvHead(s, head), s.kv_heads, s.d), s.d,
-                       buffer, dq);
+    AddWeighted<false>(ds, KeyRowsOf<T>(s, a.k, batch, j, KvHead(s, head), s.d), s.d, buffer, dq);
   }
   const float one[kSide] = {1, 1, 1, 1};
-  T* out = static_cast<T*>(g.dq) + ((batch * s.sequence + i) * s.q_heads + head) * s.d;
-  StoreRows(dq, one, out, s.q_heads * s.d, RowsFrom(s, i), s.d);
+  T* out = static_cast<T*>(g.dq) + ((batch * s.queries + i.row) * s.q_heads + head) * s.d;
+  StoreRows(dq, one, out, s.q_heads * s.d, i.rows, s.d);
 }
 
 // delta[b,h,i] = dy . y; a warp per row.
 template <class T>
 __global__ void DeltaKernel(AttentionShape s, const T* y, const T* dy, float* delta) {
-  const int64_t rows = s.batch * s.sequence * s.q_heads, warps = IndexStride() / kWarp;
+  const int64_t rows = s.batch * s.queries * s.q_heads, warps = IndexStride() / kWarp;
   for (int64_t row = FirstIndex() / kWarp; row < rows; row += warps) {
     float sum = 0;
     for (int64_t c = threadIdx.x % kWarp; c < s.dv; c += kWarp) {
@@ -40,7 +38,7 @@ __global__ void DeltaKernel(AttentionShape s, const T* y, const T* dy, float* de
     }
     sum = Reduce<kWarp>(sum, SumStep());
     const int64_t head = row % s.q_heads, token = row / s.q_heads;
-    const int64_t at = (token / s.sequence * s.q_heads + head) * s.sequence + token % s.sequence;
+    const int64_t at = (token / s.queries * s.q_heads + head) * s.queries + token % s.queries;
     if (threadIdx.x % kWarp == 0) delta[at] = sum;
   }
 }
@@ -51,8 +49,8 @@ __global__ void __launch_bounds__(kThreads)
                        AttentionGradients g) {
   const int64_t head = blockIdx.x;
   double sum = 0;
-  for (int64_t at = threadIdx.x; at < s.batch * s.sequence; at += kThreads) {
-    const int64_t row = (at / s.sequence * s.q_heads + head) * s.sequence + at % s.sequence;
+  for (int64_t at = threadIdx.x; at < s.batch * s.queries; at += kThreads) {
+    const int64_t row = (at / s.queries * s.q_heads + head) * s.queries + at % s.queries;
     sum -= static_cast<double>(expf(sinks[head] - lse[row])) * static_cast<double>(g.delta[row]);
   }
   sum = Reduce<kThreads>(sum, SumStep());
@@ -64,18 +62,18 @@ __global__ void __launch_bounds__(kThreads)
 
 void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a,
                             const AttentionGradients& g, CUstream_st* stream) {
-  if (s.batch * s.sequence * s.q_heads == 0) return;
+  if (s.batch * s.queries * s.q_heads == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(s.d, [&](auto chunks) {
       AttentionQueryGradientKernel<decltype(type), decltype(chunks)::value>
-          <<<TileGrid(s, s.q_heads), kTileThreads, 0, stream>>>(s, a, g);
+          <<<QueryGrid(s), kTileThreads, 0, stream>>>(s, a, g);
     });
   });
 }
 
 void AttentionDelta(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
                     CUstream_st* stream) {
-  const int64_t rows = s.batch * s.sequence * s.q_heads;
+  const int64_t rows = s.batch * s.queries * s.q_heads;
   if (rows == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     using T = decltype(type);

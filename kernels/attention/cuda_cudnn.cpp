@@ -16,6 +16,7 @@
 
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cudnn.h"
+#include "kernels/common/workspace_layout.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;
@@ -81,10 +82,18 @@ struct Plan {
   int64_t bytes = 0;
 };
 
+// A run of queries and the keys that it may see, the first of all: a mask aligned at the end of both is then the causal one.
+struct Part {
+  int64_t first_query, queries, keys;
+};
+Part PartOf(const AttentionShape& s, int64_t run) {
+  return {run * s.run, s.run, s.causal ? s.first[run] + s.run : s.keys};
+}
+
 class Maker {
  public:
-  Maker(const AttentionShape& s, bool sinks)
-      : s_(s), sinks_(sinks), graph_(std::make_shared<fe::graph::Graph>()) {
+  Maker(const AttentionShape& s, const Part& part, bool sinks)
+      : s_(s), part_(part), sinks_(sinks), graph_(std::make_shared<fe::graph::Graph>()) {
     graph_->set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -94,13 +103,11 @@ class Maker {
     auto options = fe::graph::SDPA_attributes().set_name("attention").set_generate_stats(stats);
     SetMask(options);
     if (sinks_) options.set_sink_token(Floats(kSink, {1, s_.q_heads, 1, 1}, {s_.q_heads, 1, 1, 1}));
-    auto [y, lse] = graph_->sdpa(In(kQ, s_.q_heads, s_.d), In(kK, s_.kv_heads, s_.d),
-                                 In(kV, s_.kv_heads, s_.dv), options);
-    Out(y, kY, s_.q_heads, s_.dv);
+    auto [y, lse] = graph_->sdpa(In(kQ, Queries(s_.d)), In(kK, Keys(s_.d)), In(kV, Keys(s_.dv)), options);
+    Out(y, kY, Queries(s_.dv));
     if (stats) {
       lse->set_output(true).set_uid(kStats).set_data_type(fe::DataType_t::FLOAT);
-      lse->set_dim({s_.batch, s_.q_heads, s_.sequence, 1})
-          .set_stride({s_.q_heads * s_.sequence, s_.sequence, 1, 1});
+      lse->set_dim(StatsDims()).set_stride(StatsStrides());
     }
     return Build(handle);
   }
@@ -109,40 +116,52 @@ class Maker {
   Plan Backward(cudnnHandle_t handle) {
     auto options = fe::graph::SDPA_backward_attributes().set_name("attention_gradient");
     SetMask(options);
-    const Tensor4 lse = Floats(kStats, {s_.batch, s_.q_heads, s_.sequence, 1},
-                               {s_.q_heads * s_.sequence, s_.sequence, 1, 1});
-    auto [dq, dk, dv] = graph_->sdpa_backward(In(kQ, s_.q_heads, s_.d), In(kK, s_.kv_heads, s_.d),
-                                              In(kV, s_.kv_heads, s_.dv), In(kY, s_.q_heads, s_.dv),
-                                              In(kDy, s_.q_heads, s_.dv), lse, options);
-    Out(dq, kDq, s_.q_heads, s_.d);
-    Out(dk, kDk, s_.kv_heads, s_.d);
-    Out(dv, kDv, s_.kv_heads, s_.dv);
+    const Tensor4 lse = Floats(kStats, StatsDims(), StatsStrides());
+    auto [dq, dk, dv] =
+        graph_->sdpa_backward(In(kQ, Queries(s_.d)), In(kK, Keys(s_.d)), In(kV, Keys(s_.dv)),
+                              In(kY, Queries(s_.dv)), In(kDy, Queries(s_.dv)), lse, options);
+    Out(dq, kDq, Queries(s_.d));
+    Out(dk, kDk, KeyGradients(s_.d));
+    Out(dv, kDv, KeyGradients(s_.dv));
     return Build(handle);
   }
 
  private:
+  // Rows of an array [batch,in_array,heads,channels].
+  struct Rows {
+    int64_t rows, in_array, heads, channels;
+  };
+  Rows Queries(int64_t channels) const { return {part_.queries, s_.queries, s_.q_heads, channels}; }
+  Rows Keys(int64_t channels) const { return {part_.keys, s_.keys, s_.kv_heads, channels}; }
+  // Those of the last run go where they belong, of a run before it into a buffer of their own.
+  Rows KeyGradients(int64_t channels) const {
+    const bool last = part_.first_query + part_.queries == s_.queries;
+    return {part_.keys, last ? s_.keys : part_.keys, s_.kv_heads, channels};
+  }
+
   template <class Options>
   void SetMask(Options& options) const {
     options.set_attn_scale(s_.scale);
     if (s_.causal) {
-      options.set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+      const bool square = part_.queries == part_.keys;
+      options.set_diagonal_alignment(square ? fe::DiagonalAlignment_t::TOP_LEFT : fe::DiagonalAlignment_t::BOTTOM_RIGHT)
           .set_diagonal_band_right_bound(0);
     }
-    if (s_.window > 0 && s_.window < s_.sequence)
+    if (s_.window > 0 && s_.window < part_.keys)
       options.set_diagonal_band_left_bound(static_cast<int>(s_.window));
   }
-  std::vector<int64_t> Dims(int64_t heads, int64_t channels) const {
-    return {s_.batch, heads, s_.sequence, channels};
+  std::vector<int64_t> Dims(const Rows& r) const { return {s_.batch, r.heads, r.rows, r.channels}; }
+  static std::vector<int64_t> Strides(const Rows& r) {
+    return {r.in_array * r.heads * r.channels, r.channels, r.heads * r.channels, 1};
   }
-  std::vector<int64_t> Strides(int64_t heads, int64_t channels) const {
-    return {s_.sequence * heads * channels, channels, heads * channels, 1};
-  }
-  Tensor4 In(Uid uid, int64_t heads, int64_t channels) {
+  std::vector<int64_t> StatsDims() const { return {s_.batch, s_.q_heads, part_.queries, 1}; }
+  std::vector<int64_t> StatsStrides() const { return {s_.q_heads * s_.queries, s_.queries, 1, 1}; }
+  Tensor4 In(Uid uid, const Rows& rows) {
     return graph_->tensor(fe::graph::Tensor_attributes()
                               .set_name("t" + std::to_string(uid))
                               .set_uid(uid)
-                              .set_dim(Dims(heads, channels))
-                              .set_stride(Strides(heads, channels)));
+                              .set_dim(Dims(rows))
+                              .set_stride(Strides(rows)));
   }
   Tensor4 Floats(Uid uid, const std::vector<int64_t>& dims, const std::vector<int64_t>& strides) {
     return graph_->tensor(fe::graph::Tensor_attributes()
@@ -152,11 +171,8 @@ class Maker {
                               .set_stride(strides)
                               .set_data_type(fe::DataType_t::FLOAT));
   }
-  void Out(const Tensor4& tensor, Uid uid, int64_t heads, int64_t channels) const {
-    tensor->set_output(true)
-        .set_uid(uid)
-        .set_dim(Dims(heads, channels))
-        .set_stride(Strides(heads, channels));
+  void Out(const Tensor4& tensor, Uid uid, const Rows& rows) const {
+    tensor->set_output(true).set_uid(uid).set_dim(Dims(rows)).set_stride(Strides(rows));
   }
   Plan Build(cudnnHandle_t handle) {
     Plan plan;
@@ -168,15 +184,16 @@ class Maker {
   }
 
   const AttentionShape& s_;
+  const Part part_;
   const bool sinks_;
   std::shared_ptr<fe::graph::Graph> graph_;
 };
 
 // Plans are made once per shape.
 template <class Make>
-const Plan* PlanFor(const CudaStream& queue, const AttentionShape& s, int64_t flags,
+const Plan* PlanFor(const CudaStream& queue, const AttentionShape& s, const Part& part, int64_t flags,
                     size_t workspace, const Make& make) {
-  using Key = std::array<int64_t, 12>;
+  using Key = std::array<int64_t, 14>;
   static std::map<Key, Plan> plans;
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -185,7 +202,10 @@ const Plan* PlanFor(const CudaStream& queue, const AttentionShape& s, int64_t fl
   std::memcpy(&scale, &s.scale, sizeof(s.scale));
   const Key key = {reinterpret_cast<int64_t>(queue.stream),
                    s.batch,
-                   s.sequence,
+                   s.queries,
+                   s.keys,
+                   part.first_query,
+                   part.keys,
                    s.q_heads,
                    s.kv_heads,
                    s.d,
@@ -193,8 +213,7 @@ const Plan* PlanFor(const CudaStream& queue, const AttentionShape& s, int64_t fl
                    s.window,
                    s.causal,
                    scale,
-                   flags,
-                   0};
+                   flags};
   const auto [it, fresh] = plans.try_emplace(key);
   if (fresh) {
     try {
@@ -215,7 +234,7 @@ const Plan* PlanFor(const CudaStream& queue, const AttentionShape& s, int64_t fl
 // What own kernels alone can do is left to them.
 bool Suits(const AttentionShape& s, DType dtype) {
   return dtype == DType::kBFloat16 && s.softcap == 0 && s.d % 8 == 0 && s.dv % 8 == 0 && s.d > 0 &&
-         s.dv > 0 && s.batch * s.sequence > 0;
+         s.dv > 0 && s.batch * s.queries > 0;
 }
 
 bool Execute(const CudaStream& queue, const Plan& plan, std::unordered_map<int64_t, void*> arrays,
@@ -225,6 +244,31 @@ bool Execute(const CudaStream& queue, const Plan& plan, std::unordered_map<int64
 
 void* Mutable(const void* data) { return const_cast<void*>(data); }
 
+// A run's rows of a bfloat16 array with `width` elements a query.
+void* QueriesFrom(const Part& part, const void* data, int64_t width) {
+  return static_cast<std::byte*>(Mutable(data)) + part.first_query * width * 2;
+}
+
+// Where the library works, and dk and dv of the first of two runs, which see fewer keys than those of the second.
+struct BackwardBuffers {
+  BackwardBuffers(const AttentionShape& s, int64_t library, WorkspaceLayout& layout) {
+    const int64_t keys = s.runs == 1 ? 0 : s.batch * (s.causal ? s.keys / 2 : s.keys) * s.kv_heads;
+    dk = layout.Take<uint16_t>(keys * s.d);
+    dv = layout.Take<uint16_t>(keys * s.dv);
+    workspace = {layout.Take<std::byte>(library), static_cast<size_t>(library)};
+  }
+  uint16_t *dk, *dv;  // bfloat16
+  std::span<std::byte> workspace;
+};
+
+// dq in float32, two numbers a row, with fewer kv heads dk and dv of every query head; and a
+// quarter for the library's padding. What it asks for beyond that, it does not get.
+int64_t LibraryBytes(const AttentionShape& s) {
+  const auto padded = [](int64_t rows) { return (rows + 255) / 256 * 256; };
+  const int64_t heads = s.q_heads > s.kv_heads ? 4 * (s.d + s.dv) : 0;
+  return s.batch * s.q_heads * (padded(s.run) * (4 * s.d + 16) + padded(s.keys) * heads) / 4 * 5 + (int64_t{32} << 20);
+}
+
 }  // namespace
 
 std::string CudnnStatus() { return StatusText(); }
@@ -233,48 +277,73 @@ bool CudnnForward(CudaStream& queue, const AttentionShape& s, const AttentionArr
                   std::span<std::byte> workspace) {
   if (!Suits(s, a.dtype)) return false;
   const bool stats = a.lse != nullptr, sinks = a.sinks != nullptr;
-  const Plan* plan =
-      PlanFor(queue, s, stats | sinks << 1, workspace.size(),
-              [&](cudnnHandle_t handle) { return Maker(s, sinks).Forward(handle, stats); });
-  if (plan == nullptr) return false;
-  std::unordered_map<int64_t, void*> arrays = {
-      {kQ, Mutable(a.q)}, {kK, Mutable(a.k)}, {kV, Mutable(a.v)}, {kY, a.y}};
-  if (stats) arrays[kStats] = a.lse;
-  if (sinks) arrays[kSink] = Mutable(a.sinks);
-  return Execute(queue, *plan, std::move(arrays), workspace);
+  std::array<const Plan*, 2> plans{};
+  for (int64_t run = 0; run < s.runs; ++run) {
+    const Part part = PartOf(s, run);
+    plans[run] = PlanFor(queue, s, part, stats | sinks << 1, workspace.size(),
+                         [&](cudnnHandle_t handle) { return Maker(s, part, sinks).Forward(handle, stats); });
+    if (plans[run] == nullptr) return false;
+  }
+  for (int64_t run = 0; run < s.runs; ++run) {
+    const Part part = PartOf(s, run);
+    std::unordered_map<int64_t, void*> arrays = {{kQ, QueriesFrom(part, a.q, s.q_heads * s.d)},
+                                                 {kK, Mutable(a.k)},
+                                                 {kV, Mutable(a.v)},
+                                                 {kY, QueriesFrom(part, a.y, s.q_heads * s.dv)}};
+    if (stats) arrays[kStats] = a.lse + part.first_query;
+    if (sinks) arrays[kSink] = Mutable(a.sinks);
+    if (!Execute(queue, *plans[run], std::move(arrays), workspace)) return false;
+  }
+  return true;
 }
 
 bool CudnnBackward(CudaStream& queue, const AttentionShape& s, const AttentionArrays& a,
                    const AttentionGradients& g, std::span<std::byte> workspace) {
   if (!Suits(s, a.dtype)) return false;
-  const Plan* plan = PlanFor(queue, s, 4, workspace.size(), [&](cudnnHandle_t handle) {
-    return Maker(s, false).Backward(handle);
-  });
-  if (plan == nullptr) return false;
-  return Execute(queue, *plan,
-                 {{kQ, Mutable(a.q)},
+  WorkspaceLayout layout(workspace.data());
+  const BackwardBuffers buffers(s, LibraryBytes(s), layout);
+  std::array<const Plan*, 2> plans{};
+  for (int64_t run = 0; run < s.runs; ++run) {
+    const Part part = PartOf(s, run);
+    plans[run] = PlanFor(queue, s, part, 4, buffers.workspace.size(),
+                         [&](cudnnHandle_t handle) { return Maker(s, part, false).Backward(handle); });
+    if (plans[run] == nullptr) return false;
+  }
+  for (int64_t run = 0; run < s.runs; ++run) {
+    const Part part = PartOf(s, run);
+    const bool first = run + 1 < s.runs;
+    if (!Execute(queue, *plans[run],
+                 {{kQ, QueriesFrom(part, a.q, s.q_heads * s.d)},
                   {kK, Mutable(a.k)},
                   {kV, Mutable(a.v)},
-                  {kY, a.y},
-                  {kDy, Mutable(g.dy)},
-                  {kStats, a.lse},
-                  {kDq, g.dq},
-                  {kDk, g.dk},
-                  {kDv, g.dv}},
-                 workspace);
+                  {kY, QueriesFrom(part, a.y, s.q_heads * s.dv)},
+                  {kDy, QueriesFrom(part, g.dy, s.q_heads * s.dv)},
+                  {kStats, a.lse + part.first_query},
+                  {kDq, QueriesFrom(part, g.dq, s.q_heads * s.d)},
+                  {kDk, first ? buffers.dk : g.dk},
+                  {kDv, first ? buffers.dv : g.dv}},
+                 buffers.workspace))
+      return false;
+  }
+  if (s.runs == 1) return true;
+  const int64_t added = PartOf(s, 0).keys, kept = PartOf(s, 1).keys;
+  const auto add = [&](int64_t channels, const void* from, void* to) {
+    AddKeyRows(a.dtype, {s.batch, s.keys, s.kv_heads * channels, added, added, kept}, from, to, queue.stream);
+  };
+  add(s.d, buffers.dk, g.dk);
+  add(s.dv, buffers.dv, g.dv);
+  return true;
 }
 
 int64_t CudnnForwardBytes(const AttentionShape& s, DType dtype) {
   return Suits(s, dtype) ? int64_t{16} << 20 : 0;
 }
 
-// dq in float32, two numbers a row, with fewer kv heads dk and dv of every query head; and a
-// quarter for the library's padding. What it asks for beyond that, it does not get.
 int64_t CudnnBackwardBytes(const AttentionShape& s, DType dtype) {
   if (!Suits(s, dtype)) return 0;
-  const int64_t rows = s.batch * s.q_heads * ((s.sequence + 255) / 256 * 256);
-  const int64_t heads = s.q_heads > s.kv_heads ? 4 * (s.d + s.dv) : 0;
-  return rows * (4 * s.d + 16 + heads) / 4 * 5 + (int64_t{32} << 20);
+  WorkspaceLayout layout(nullptr);
+  BackwardBuffers(s, LibraryBytes(s), layout);
+  return layout.bytes();
 }
 
 }  // namespace weir::cuda

@@ -40,8 +40,7 @@ __global__ void __launch_bounds__(kTileThreads)
   __shared__ TileScores scores;
   __shared__ RunningSoftmax state;
   const TileThread at;
-  const int64_t i =
-      static_cast<int64_t>(gridDim.x - 1 - blockIdx.x) * kTile;  // the longest rows first
+  const QueryTile i = QueryTileAt(s, gridDim.x - 1 - blockIdx.x);  // the longest rows first
   const int64_t head = blockIdx.y, batch = blockIdx.z, kv = KvHead(s, head);
   const int lane = static_cast<int>(threadIdx.x);
   if (lane < kTile) {
@@ -49,21 +48,21 @@ __global__ void __launch_bounds__(kTileThreads)
     state.sum[lane] = a.sinks != nullptr ? 1.0f : 0.0f;
   }
   float y[kChunks][kSide][kSide] = {};
-  const auto q = RowsOf<T>(s, a.q, batch, i, head, s.q_heads, s.d);
-  const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i));
+  const auto q = RowsOf<T>(s, a.q, batch, i, head, s.d);
+  const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i.position));
   int64_t start[kSide];
 #pragma unroll
-  for (int r = 0; r < kSide; ++r) start[r] = StartOf(s, a, batch, i + at.row + r);
+  for (int r = 0; r < kSide; ++r) start[r] = StartOf(s, a, batch, i.position + at.row + r);
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     const int64_t j = tile * kTile;
     float product[kSide][kSide];
-    MultiplyRows(q, RowsOf<T>(s, a.k, batch, j, kv, s.kv_heads, s.d), s.d, buffer, product);
+    MultiplyRows(q, KeyRowsOf<T>(s, a.k, batch, j, kv, s.d), s.d, buffer, product);
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < kSide; ++r) {
 #pragma unroll
       for (int c = 0; c < kSide; ++c) {
-        const bool visible = Visible(s, start[r], i + at.row + r, j + at.column + c);
+        const bool visible = Visible(s, start[r], i, at.row + r, j + at.column + c);
         scores[at.row + r][at.column + c] = visible ? CapScore(s, product[r][c]) : -INFINITY;
       }
     }
@@ -78,16 +77,16 @@ __global__ void __launch_bounds__(kTileThreads)
         for (int c = 0; c < kSide; ++c) y[n][r][c] *= state.correction[at.row + r];
       }
     }
-    AddWeighted<false>(scores, RowsOf<T>(s, a.v, batch, j, kv, s.kv_heads, s.dv), s.dv, buffer, y);
+    AddWeighted<false>(scores, KeyRowsOf<T>(s, a.v, batch, j, kv, s.dv), s.dv, buffer, y);
   }
   __syncthreads();
   float inverse[kSide];
 #pragma unroll
   for (int r = 0; r < kSide; ++r) inverse[r] = 1.0f / state.sum[at.row + r];
-  T* out = static_cast<T*>(a.y) + ((batch * s.sequence + i) * s.q_heads + head) * s.dv;
-  StoreRows(y, inverse, out, s.q_heads * s.dv, RowsFrom(s, i), s.dv);
-  if (a.lse != nullptr && lane < RowsFrom(s, i)) {
-    a.lse[(batch * s.q_heads + head) * s.sequence + i + lane] =
+  T* out = static_cast<T*>(a.y) + ((batch * s.queries + i.row) * s.q_heads + head) * s.dv;
+  StoreRows(y, inverse, out, s.q_heads * s.dv, i.rows, s.dv);
+  if (a.lse != nullptr && lane < i.rows) {
+    a.lse[(batch * s.q_heads + head) * s.queries + i.row + lane] =
         state.top[lane] + logf(state.sum[lane]);
   }
 }
@@ -95,11 +94,11 @@ __global__ void __launch_bounds__(kTileThreads)
 }  // namespace
 
 void AttentionForward(const AttentionShape& s, const AttentionArrays& a, CUstream_st* stream) {
-  if (s.batch * s.sequence * s.q_heads == 0) return;
+  if (s.batch * s.queries * s.q_heads == 0) return;
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(s.dv, [&](auto chunks) {
       AttentionForwardKernel<decltype(type), decltype(chunks)::value>
-          <<<TileGrid(s, s.q_heads), kTileThreads, 0, stream>>>(s, a);
+          <<<QueryGrid(s), kTileThreads, 0, stream>>>(s, a);
     });
   });
 }

@@ -113,32 +113,59 @@ __device__ void StoreRows(const float (&sum)[kChunks][kSide][kSide], const float
   }
 }
 
-// Queries [i, i + 64) against keys [j, j + 64) of one head.
+__host__ __device__ inline int64_t TilesOf(int64_t rows) { return (rows + kTile - 1) / kTile; }
+__device__ inline int RowsOfTile(int64_t first, int64_t end) {
+  return static_cast<int>(min(static_cast<int64_t>(kTile), end - first));
+}
+
+// A tile of queries, within a run: rows [row, row + rows) of the arrays, the first of them at `position` of the sequence.
+struct QueryTile {
+  int64_t row, position;
+  int rows;
+};
+__device__ inline QueryTile QueryTileAt(const AttentionShape& s, int64_t run, int64_t tile) {
+  const int64_t first = tile * kTile;
+  return {run * s.run + first, s.first[run] + first, RowsOfTile(first, s.run)};
+}
+// Of all runs' tiles.
+__device__ inline QueryTile QueryTileAt(const AttentionShape& s, int64_t tile) {
+  const int64_t of_run = TilesOf(s.run);
+  return QueryTileAt(s, tile / of_run, tile % of_run);
+}
+
+// Queries against keys [j, j + 64) of one head.
 struct TileAt {
-  int64_t batch, head, i, j;
+  int64_t batch, head;
+  QueryTile i;
+  int64_t j;
 };
 
-// Of the document of query i. One that lies after it would leave the query without a key.
-__device__ inline int64_t StartOf(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t i) {
-  return a.starts == nullptr || i >= s.sequence ? 0 : min(a.starts[batch * s.sequence + i], i);
+// Of the document of the query at `position`. One that lies after it would leave the query without a key.
+__device__ inline int64_t StartOf(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t position) {
+  return a.starts == nullptr || position >= s.keys ? 0 : min(a.starts[batch * s.keys + position], position);
 }
-__device__ inline bool Visible(const AttentionShape& s, int64_t start, int64_t i, int64_t j) {
-  return i < s.sequence && j < s.sequence && (!s.causal || j <= i) &&
-         (s.window == 0 || i - j < s.window) && start <= j;
-}
-__device__ inline int RowsFrom(const AttentionShape& s, int64_t first) {
-  return static_cast<int>(min(static_cast<int64_t>(kTile), s.sequence - first));
+// Whether a query of the tile sees key j.
+__device__ inline bool Visible(const AttentionShape& s, int64_t start, const QueryTile& i, int row, int64_t j) {
+  const int64_t position = i.position + row;
+  return row < i.rows && j < s.keys && (!s.causal || j <= position) &&
+         (s.window == 0 || position - j < s.window) && start <= j;
 }
 __device__ inline int64_t KvHead(const AttentionShape& s, int64_t head) {
   return head / (s.q_heads / s.kv_heads);
 }
 
-// Rows from `first` of head `head` of an array [B,S,heads,channels].
+// Of head `head` of an array [B,S,heads,channels], S the queries or the keys: a tile's rows.
 template <class T>
 __device__ HeadRows<T> RowsOf(const AttentionShape& s, const void* array, int64_t batch,
-                              int64_t first, int64_t head, int64_t heads, int64_t channels) {
-  return {static_cast<const T*>(array) + ((batch * s.sequence + first) * heads + head) * channels,
-          heads * channels, RowsFrom(s, first)};
+                              const QueryTile& i, int64_t head, int64_t channels) {
+  return {static_cast<const T*>(array) + ((batch * s.queries + i.row) * s.q_heads + head) * channels,
+          s.q_heads * channels, i.rows};
+}
+template <class T>
+__device__ HeadRows<T> KeyRowsOf(const AttentionShape& s, const void* array, int64_t batch,
+                                 int64_t first, int64_t kv_head, int64_t channels) {
+  return {static_cast<const T*>(array) + ((batch * s.keys + first) * s.kv_heads + kv_head) * channels,
+          s.kv_heads * channels, RowsOfTile(first, s.keys)};
 }
 
 __device__ inline float CapScore(const AttentionShape& s, float product) {
@@ -146,20 +173,20 @@ __device__ inline float CapScore(const AttentionShape& s, float product) {
   return s.softcap > 0 ? s.softcap * tanhf(score / s.softcap) : score;
 }
 
-// Key tiles [begin, end) that some query of the tile at i sees, in tiles (start: that of query i); and query tiles
-// that see keys of the tile at j.
+// Key tiles [begin, end) that some query of the tile sees, in tiles (start: that of its first query); and query tiles of
+// a run that see keys of the tile at j.
 struct TileSpan {
   int64_t begin, end;
 };
-__device__ inline TileSpan KeyTilesOf(const AttentionShape& s, int64_t i, int64_t start) {
-  const int64_t first = s.window > 0 ? max(start, i - s.window + 1) : start;
-  const int64_t last = s.causal ? min(s.sequence, i + kTile) : s.sequence;
-  return {first / kTile, (last + kTile - 1) / kTile};
+__device__ inline TileSpan KeyTilesOf(const AttentionShape& s, const QueryTile& i, int64_t start) {
+  const int64_t first = s.window > 0 ? max(start, i.position - s.window + 1) : start;
+  return {first / kTile, TilesOf(s.causal ? i.position + i.rows : s.keys)};
 }
-__device__ inline TileSpan QueryTilesOf(const AttentionShape& s, int64_t j) {
-  const int64_t last_key = min(s.sequence, j + kTile) - 1;
-  const int64_t end = s.window > 0 ? min(s.sequence, last_key + s.window) : s.sequence;
-  return {(s.causal ? j : 0) / kTile, (end + kTile - 1) / kTile};
+__device__ inline TileSpan QueryTilesOf(const AttentionShape& s, int64_t run, int64_t j) {
+  const int64_t first = s.first[run], run_end = first + s.run, last_key = min(s.keys, j + kTile) - 1;
+  const int64_t begin = max(s.causal ? j : 0, first), end = s.window > 0 ? min(run_end, last_key + s.window) : run_end;
+  if (end <= begin) return {0, 0};
+  return {(begin - first) / kTile, TilesOf(end - first)};
 }
 
 // p and ds of a tile from scratch, into shared memory; zero where a query does not see a key.
@@ -170,20 +197,20 @@ __device__ void TileGradient(const AttentionShape& s, const AttentionArrays& a,
   const TileThread at;
   const int64_t kv = KvHead(s, tile.head);
   float score[kSide][kSide], dp[kSide][kSide];
-  MultiplyRows(RowsOf<T>(s, a.q, tile.batch, tile.i, tile.head, s.q_heads, s.d),
-               RowsOf<T>(s, a.k, tile.batch, tile.j, kv, s.kv_heads, s.d), s.d, buffer, score);
-  MultiplyRows(RowsOf<T>(s, g.dy, tile.batch, tile.i, tile.head, s.q_heads, s.dv),
-               RowsOf<T>(s, a.v, tile.batch, tile.j, kv, s.kv_heads, s.dv), s.dv, buffer, dp);
+  MultiplyRows(RowsOf<T>(s, a.q, tile.batch, tile.i, tile.head, s.d),
+               KeyRowsOf<T>(s, a.k, tile.batch, tile.j, kv, s.d), s.d, buffer, score);
+  MultiplyRows(RowsOf<T>(s, g.dy, tile.batch, tile.i, tile.head, s.dv),
+               KeyRowsOf<T>(s, a.v, tile.batch, tile.j, kv, s.dv), s.dv, buffer, dp);
 #pragma unroll
   for (int r = 0; r < kSide; ++r) {
-    const int64_t i = tile.i + at.row + r,
-                  row = (tile.batch * s.q_heads + tile.head) * s.sequence + i;
-    const bool live = i < s.sequence;
-    const int64_t start = StartOf(s, a, tile.batch, i);
+    const int i = at.row + r;
+    const int64_t row = (tile.batch * s.q_heads + tile.head) * s.queries + tile.i.row + i;
+    const bool live = i < tile.i.rows;
+    const int64_t start = StartOf(s, a, tile.batch, tile.i.position + i);
     const float lse = live ? a.lse[row] : 0.0f, delta = live ? g.delta[row] : 0.0f;
 #pragma unroll
     for (int c = 0; c < kSide; ++c) {
-      const bool visible = Visible(s, start, i, tile.j + at.column + c);
+      const bool visible = Visible(s, start, tile.i, i, tile.j + at.column + c);
       const float capped = CapScore(s, score[r][c]), t = s.softcap > 0 ? capped / s.softcap : 0.0f;
       const float probability = visible ? expf(capped - lse) : 0.0f;
       p[at.row + r][at.column + c] = probability;
@@ -201,9 +228,10 @@ void WithChunks(int64_t channels, const Body& body) {
   body(std::integral_constant<int, 4>{});
 }
 
-inline dim3 TileGrid(const AttentionShape& s, int64_t heads) {
-  return dim3(static_cast<unsigned>((s.sequence + kTile - 1) / kTile), static_cast<unsigned>(heads),
-              static_cast<unsigned>(s.batch));
+inline dim3 TileGrid(const AttentionShape& s, int64_t tiles, int64_t heads) {
+  return dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(s.batch));
 }
+inline dim3 QueryGrid(const AttentionShape& s) { return TileGrid(s, s.runs * TilesOf(s.run), s.q_heads); }
+inline dim3 KeyGrid(const AttentionShape& s) { return TileGrid(s, TilesOf(s.keys), s.kv_heads); }
 
 }  // namespace weir::cuda

@@ -29,11 +29,11 @@ void AttentionReference(Eval<T>& e) {
   const Array<T>&q = e.floats(0), &k = e.floats(1), &v = e.floats(2);
   AttentionConfig c(e.attributes, q.dims, k.dims, v.dims);
   if (e.has(4)) c.starts = e.x(4).i.data();
-  Array<T> y = Array<T>::Floats({c.batch, c.sequence, c.q_heads, c.dv});
-  Array<T> lse = Array<T>::Floats({c.batch, c.q_heads, c.sequence});
+  Array<T> y = Array<T>::Floats({c.batch, c.queries, c.q_heads, c.dv});
+  Array<T> lse = Array<T>::Floats({c.batch, c.q_heads, c.queries});
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
-      for (int64_t i = 0; i < c.sequence; ++i) {
+      for (int64_t i = 0; i < c.queries; ++i) {
         std::vector<T> p = AttentionScores(c, q, k, b, i, h);
         T top = e.has(3) ? e.floats(3).f[h] : p[0];
         for (const T& s : p) top = Real(s) > Real(top) ? s : top;
@@ -62,7 +62,7 @@ void AttentionGradientReference(Eval<T>& e) {
   Array<T> dsinks = Array<T>::Floats({c.q_heads});
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
-      for (int64_t i = 0; i < c.sequence; ++i) {
+      for (int64_t i = 0; i < c.queries; ++i) {
         std::vector<T> slope;
         const std::vector<T> s = AttentionScores(c, q, k, b, i, h, &slope);
         const T log_sum = lse.f[c.Lse(b, h, i)];

@@ -23,27 +23,33 @@ struct AttentionTile {
   }
 };
 
+// Tiles of queries lie within a run.
+inline int64_t QueryTilesOfRun(const AttentionConfig& c) { return DivCeil(c.run(), kQueryTile); }
+inline int64_t QueryTileCount(const AttentionConfig& c) { return c.rows.runs() * QueryTilesOfRun(c); }
 inline Span QueryTile(const AttentionConfig& c, int64_t index) {
-  return {index * kQueryTile, std::min(c.sequence, (index + 1) * kQueryTile)};
+  const int64_t of_run = QueryTilesOfRun(c), first = index / of_run * c.run(), begin = first + index % of_run * kQueryTile;
+  return {begin, std::min(first + c.run(), begin + kQueryTile)};
 }
 inline Span KeyTile(const AttentionConfig& c, int64_t index) {
-  return {index * kKeyTile, std::min(c.sequence, (index + 1) * kKeyTile)};
+  return {index * kKeyTile, std::min(c.keys, (index + 1) * kKeyTile)};
 }
 // Key tiles that some query of `i` sees.
 inline Span KeyTiles(const AttentionConfig& c, int64_t b, Span i) {
   return {c.FirstKey(b, i.begin) / kKeyTile, DivCeil(c.EndKey(i.end - 1), kKeyTile)};
 }
-// The query after the last that starts before key `end`: starts do not fall.
+// The position after the last that starts before key `end`: starts do not fall.
 inline int64_t StartedBefore(const AttentionConfig& c, int64_t b, int64_t end) {
-  if (c.starts == nullptr) return c.sequence;
-  const int64_t* row = c.starts + b * c.sequence;
-  return std::lower_bound(row, row + c.sequence, end) - row;
+  if (c.starts == nullptr) return c.keys;
+  const int64_t* row = c.starts + b * c.keys;
+  return std::lower_bound(row, row + c.keys, end) - row;
 }
-// Query tiles that see some key of `j`.
-inline Span QueryTiles(const AttentionConfig& c, int64_t b, Span j) {
-  const int64_t last = StartedBefore(c, b, j.end);
-  const int64_t end = c.window > 0 ? std::min(last, j.end - 1 + c.window) : last;
-  return {(c.causal ? j.begin : 0) / kQueryTile, DivCeil(end, kQueryTile)};
+// Query tiles of a run that see some key of `j`.
+inline Span QueryTiles(const AttentionConfig& c, int64_t b, Span j, int64_t of_run) {
+  const int64_t last = StartedBefore(c, b, j.end), first = c.FirstPosition(of_run);
+  const int64_t end = std::min(c.window > 0 ? std::min(last, j.end - 1 + c.window) : last, first + c.run());
+  const int64_t begin = std::max(c.causal ? j.begin : 0, first), tile = of_run * QueryTilesOfRun(c);
+  if (end <= begin) return {tile, tile};
+  return {tile + (begin - first) / kQueryTile, tile + DivCeil(end - first, kQueryTile)};
 }
 
 // 0, n-1, 1, n-2, ...: contiguous shares of a causal sequence of tiles then cost about the same.

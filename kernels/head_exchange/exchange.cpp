@@ -14,22 +14,30 @@ constexpr int64_t kSlotBytes = int64_t{32} << 20;
 // Sizes of one node: `sequence` is the side of [batch, tokens of a rank, all heads, channels].
 struct Geometry {
   Geometry(const Attributes& attributes, DType dtype, const Dims& sequence)
-      : share{attributes.Int("ranks", 1), sequence[2]}, batch(sequence[0]), tokens(sequence[1]) {
+      : share{attributes.Int("ranks", 1), sequence[2], attributes.Int("sharing", 1)},
+        deal{share, attributes.Int("deal", 0) != 0, sequence[1]},
+        batch(sequence[0]),
+        tokens(sequence[1]) {
     head_bytes = BytesOf(dtype, sequence[3]);
     row_bytes = share.held() * head_bytes;
-    const int64_t fitting = std::max<int64_t>(1, kSlotBytes / std::max<int64_t>(1, share.ranks * row_bytes));
-    piece = std::min(attributes.Int("piece", fitting), std::max<int64_t>(1, tokens));
-    pieces_of_row = row_bytes == 0 ? 0 : DivCeil(tokens, piece);
+    const int64_t fitting = std::max<int64_t>(1, kSlotBytes / std::max<int64_t>(1, peers() * row_bytes));
+    piece = std::min(attributes.Int("piece", fitting), std::max<int64_t>(1, deal.block_tokens()));
+    pieces_of_block = row_bytes == 0 ? 0 : DivCeil(deal.block_tokens(), piece);
   }
 
-  int64_t pieces() const { return batch * pieces_of_row; }
-  int64_t slot_bytes() const { return share.ranks * piece * row_bytes; }
+  // Ranks that a piece goes to.
+  int64_t peers() const { return deal.dealt ? share.groups() : share.ranks; }
+  int64_t PlaceOf(int64_t peer) const { return deal.dealt ? peer / share.sharing : peer; }
+  int64_t replicas() const { return deal.dealt ? 1 : share.replicas(); }
+  int64_t pieces() const { return batch * deal.blocks() * pieces_of_block; }
+  int64_t slot_bytes() const { return peers() * piece * row_bytes; }
   int64_t workspace_bytes() const { return share.ranks == 1 ? 0 : std::min<int64_t>(2, pieces()) * slot_bytes(); }
   int64_t sequence_stride() const { return share.heads * head_bytes; }
 
   HeadShare share;
+  RowDeal deal;
   int64_t batch, tokens, head_bytes, row_bytes;  // of one head's channels; of one token's heads of a rank
-  int64_t piece, pieces_of_row;
+  int64_t piece, pieces_of_block;
 };
 
 Geometry GeometryOf(const Node& node) {
@@ -71,29 +79,34 @@ class Exchange {
 
  private:
   struct Piece {
-    int64_t row, first, count;  // of the batch; tokens of this rank
+    int64_t row, block, first, count;  // of the batch; of a rank's part, tokens of it
   };
   Piece PieceAt(int64_t i) const {
-    const int64_t first = i % geometry_.pieces_of_row * geometry_.piece;
-    return {i / geometry_.pieces_of_row, first, std::min(geometry_.piece, geometry_.tokens - first)};
+    const int64_t of_block = geometry_.pieces_of_block, blocks = geometry_.deal.blocks(), first = i % of_block * geometry_.piece;
+    return {i / of_block / blocks, i / of_block % blocks, first, std::min(geometry_.piece, geometry_.deal.block_tokens() - first)};
   }
+  // Whether this rank's tokens of a piece go to `peer`, and the peer's come here.
+  bool GoesTo(int64_t peer, const Piece& piece) const { return geometry_.deal.Holds(peer, self_, piece.block); }
+  bool ComesFrom(int64_t peer, const Piece& piece) const { return geometry_.deal.Holds(self_, peer, piece.block); }
 
   std::byte* Slot(int64_t i, int64_t peer) const {
-    return context_.workspace.data() + i % 2 * geometry_.slot_bytes() + peer * geometry_.piece * geometry_.row_bytes;
+    return context_.workspace.data() + i % 2 * geometry_.slot_bytes() + geometry_.PlaceOf(peer) * geometry_.piece * geometry_.row_bytes;
   }
   // Peer's tokens of a piece, all of this rank's heads.
   std::byte* HeadsAt(std::byte* heads, const Piece& piece, int64_t peer) const {
-    return heads + ((piece.row * geometry_.share.ranks + peer) * geometry_.tokens + piece.first) * geometry_.row_bytes;
+    const int64_t row = piece.row * geometry_.deal.rows() + geometry_.deal.FirstRow(peer, piece.block) + piece.first;
+    return heads + row * geometry_.row_bytes;
   }
   // This rank's tokens of a piece, from peer's first head on.
   std::byte* SequenceAt(std::byte* sequence, const Piece& piece, int64_t peer) const {
-    return sequence + (piece.row * geometry_.tokens + piece.first) * geometry_.sequence_stride() +
-           geometry_.share.First(peer) * geometry_.head_bytes;
+    const int64_t token = piece.row * geometry_.tokens + piece.block * geometry_.deal.block_tokens() + piece.first;
+    return sequence + token * geometry_.sequence_stride() + geometry_.share.First(peer) * geometry_.head_bytes;
   }
 
   void PackHeads(int64_t i) {
     const Piece piece = PieceAt(i);
     for (int64_t peer = 0; peer < geometry_.share.ranks; ++peer) {
+      if (!GoesTo(peer, piece)) continue;
       move_(context_, {.to = peer == self_ ? HeadsAt(context_.outputs[0].bytes, piece, peer) : Slot(i, peer),
                        .to_stride = geometry_.row_bytes,
                        .from = SequenceAt(context_.inputs[0].bytes, piece, peer),
@@ -104,12 +117,13 @@ class Exchange {
   }
 
   // Without replicas this rank's own heads come straight from the input.
-  bool OwnIsDirect() const { return geometry_.share.replicas() == 1; }
+  bool OwnIsDirect() const { return geometry_.replicas() == 1; }
 
   void UnpackHeads(int64_t i) {
     const Piece piece = PieceAt(i);
-    const int64_t replicas = geometry_.share.replicas();
+    const int64_t replicas = geometry_.replicas();
     for (int64_t peer = 0; peer < geometry_.share.ranks; peer += replicas) {
+      if (!GoesTo(peer, piece)) continue;
       const bool direct = OwnIsDirect() && peer == self_;
       move_(context_, {.to = SequenceAt(context_.outputs[0].bytes, piece, peer),
                        .to_stride = geometry_.sequence_stride(),
@@ -131,9 +145,10 @@ class Exchange {
     std::vector<Communicator::Incoming> receive;
     for (int64_t peer = 0; peer < geometry_.share.ranks; ++peer) {
       if (peer == self_ && (to_heads || OwnIsDirect())) continue;
-      std::byte *rows = HeadsAt(heads, piece, peer), *packed = Slot(i, peer);
-      send.push_back({peer, {to_heads ? packed : rows, bytes}});
-      receive.push_back({peer, {to_heads ? rows : packed, bytes}});
+      const bool goes = GoesTo(peer, piece), comes = ComesFrom(peer, piece);
+      std::byte *rows = comes ? HeadsAt(heads, piece, peer) : nullptr, *packed = Slot(i, peer);
+      if (to_heads ? goes : comes) send.push_back({peer, {to_heads ? packed : rows, bytes}});
+      if (to_heads ? comes : goes) receive.push_back({peer, {to_heads ? rows : packed, bytes}});
     }
     return context_.communicator->StartExchange(send, receive, {context_.node.op(), context_.node.in(0)->name});
   }

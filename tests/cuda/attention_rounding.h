@@ -16,10 +16,10 @@ inline double Rounded(double value) { return BFloat16ToFloat(FloatToBFloat16(sta
 
 inline std::vector<Array<double>> RoundedAttention(const Attributes& attributes, const std::vector<Array<double>>& in) {
   const AttentionConfig c(attributes, in[0].dims, in[1].dims, in[2].dims);
-  auto y = Array<double>::Floats({c.batch, c.sequence, c.q_heads, c.dv});
+  auto y = Array<double>::Floats({c.batch, c.queries, c.q_heads, c.dv});
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
-      for (int64_t i = 0; i < c.sequence; ++i) {
+      for (int64_t i = 0; i < c.queries; ++i) {
         const std::vector<double> s = AttentionScores(c, in[0], in[1], b, i, h);
         double top = in.size() > 3 ? in[3].f[h] : s[0], sum = 0;
         for (double score : s) top = std::max(top, score);
@@ -45,7 +45,7 @@ inline std::vector<Array<double>> RoundedAttentionGradient(const Attributes& att
   auto dq = Array<double>::Floats(q.dims), dk = Array<double>::Floats(k.dims), dv = Array<double>::Floats(v.dims);
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
-      for (int64_t i = 0; i < c.sequence; ++i) {
+      for (int64_t i = 0; i < c.queries; ++i) {
         std::vector<double> slope;
         const std::vector<double> s = AttentionScores(c, q, k, b, i, h, &slope);
         const int64_t row = c.Y(b, i, h), kv = h / c.group();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <map>
+#include <tuple>
 
 #include "backend/plan.h"
 #include "tests/end_to_end/knob_cases.h"
@@ -16,8 +17,8 @@ namespace {
 
 // Bytes of all layer boundaries of a rank.
 int64_t BoundaryBytes(const KnobCase& k) {
-  static std::map<std::pair<std::string, int64_t>, int64_t> known;
-  int64_t& bytes = known[{k.family, k.world}];
+  static std::map<std::tuple<std::string, int64_t, int64_t>, int64_t> known;
+  int64_t& bytes = known[{k.family, k.world, k.context_parallel}];
   if (bytes > 0) return bytes;
   const StoredBatch& batch = Stored(k.family);
   TrainingOptions options;
@@ -25,7 +26,7 @@ int64_t BoundaryBytes(const KnobCase& k) {
   const auto graph = Clone(*batch.graph);
   PassManager passes;
   BuildTrainingGraph(*graph, options, passes);
-  SpecializeShapes(*graph, batch.rows / k.world, batch.length);
+  SpecializeShapes(*graph, batch.rows * k.context_parallel / k.world, batch.length / k.context_parallel);
   PlaceOnHost(*graph, options, passes);
   return bytes = MakePlan(*graph, DeviceKind::kCpu).host_arena_bytes;
 }
@@ -93,6 +94,19 @@ TEST(KnobCover, NoPairOfKnobsChangesABit) {
       }
     }
   }
+}
+
+// Six ranks that share four heads by three: each knob beside each other.
+TEST(KnobCover, NoPairOfKnobsChangesABitWhereRanksShareHeads) {
+  ExpectBitsOfTheTwin({.families = {"gpt_oss", "deepseek_v3"},
+                       .worlds = {6},
+                       .expert_parallel = {1, 3},
+                       .context_parallel = {3, 6},
+                       .vocabulary_parallel = {1, 3},
+                       .chunks = {0, 1, 5},
+                       .alphas = {1.1, 1},
+                       .strips = {64, 130},
+                       .buckets = {0, 1000}});
 }
 
 // Other units are another rounding: it is seen.

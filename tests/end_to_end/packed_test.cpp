@@ -37,9 +37,11 @@ TEST_P(PackedTruth, LossAndGradientsAreThoseOfPyTorch) {
 
 INSTANTIATE_TEST_SUITE_P(Degrees, PackedTruth, testing::Values(Degrees{1, 1, 1, 8}, Degrees{1, 1, 1, 2}, Degrees{2, 1, 2, 4}, Degrees{2, 2, 1, 8}, Degrees{4, 4, 2, 4}),
                          Name);
+// Rows of 48 tokens in eight parts: two ranks a head, each with two runs of 12 queries.
+INSTANTIATE_TEST_SUITE_P(SharedHeads, PackedTruth, testing::Values(Degrees{8, 8, 2, 2}, Degrees{3, 3, 1, 4}), Name);
 
 TEST(Packed, NoKnobChangesABitAfterThreeSteps) {
-  for (const Degrees& degrees : {Degrees{1, 1, 1, 4}, Degrees{2, 2, 2, 8}}) {
+  for (const Degrees& degrees : {Degrees{1, 1, 1, 4}, Degrees{2, 2, 2, 8}, Degrees{8, 8, 1, 4}}) {
     const Launch plain = LaunchOf("gpt_oss", degrees);
     const Outcome twin = RunLaunch(plain);
     const auto compare = [&](const char* what, std::function<void(TrainingOptions&)> knobs) {

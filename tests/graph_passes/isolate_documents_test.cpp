@@ -51,6 +51,16 @@ TEST(IsolateDocuments, StartsAreThoseOfWholeRows) {
   EXPECT_EQ(ToString(graph->FindValue("document_starts")->shape), "[batch,2*sequence]");
 }
 
+TEST(IsolateDocuments, StartsAreThoseOfWholeRowsWhereQueriesAreAShare) {
+  const auto graph = ParseText(kLayer);
+  PassContext context;
+  ShardContext(16, 1).Run(*graph, context);
+  ASSERT_NE(ToText(*graph).find("row_share = 1"), std::string::npos);
+  IsolateDocuments(true).Run(*graph, context);
+  VerifyGraph(*graph);
+  EXPECT_EQ(ToString(graph->FindValue("document_starts")->shape), "[batch,16*sequence]");
+}
+
 TEST(IsolateDocuments, RefusesOtherPositionsThanRotaryDifferences) {
   EXPECT_EQ(ErrorOf(kLayer), "");
   EXPECT_NE(ErrorOf(Replaced(kLayer, "Attention<window = 3>(r, r, q)", "Attention(r, q, q)")).find("rotated by different tables"), std::string::npos);

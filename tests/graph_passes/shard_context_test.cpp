@@ -75,9 +75,57 @@ std::string ErrorOf(const std::string& text, int64_t ranks) {
   return "";
 }
 
-TEST(ShardContext, RefusesHeadsThatRanksCannotShare) {
-  EXPECT_NE(ErrorOf(kLayer, 3).find("has 4 query heads and 2 kv heads"), std::string::npos);
-  EXPECT_NE(ErrorOf(kLayer, 8).find("has 4 query heads and 2 kv heads"), std::string::npos);
+// Ranks 4 and 5 hold query head 2 of kv head 1: of the rows this one the inner two of four runs.
+TEST(ShardContext, TwoOfEightRanksHoldTheSameHeads) {
+  const auto graph = ParseText(kLayer);
+  PassContext context;
+  EXPECT_TRUE(ShardContext(8, 5).Run(*graph, context));
+  VerifyGraph(*graph);
+  const std::string text = ToText(*graph);
+  EXPECT_EQ(text.substr(text.find("  r.rows")), R"(  r.rows = SequenceToHeads<deal = 1, group = "context", ranks = 8, sharing = 2>(r)
+  k.heads = SequenceToHeads<group = "context", ranks = 8, sharing = 2>(k)
+  sinks.held = Slice(sinks, const, const.2, const.3)
+  y = ai.weir::Attention<row_share = 1, row_shares = 2, window = 3>(r.rows, k.heads, k.heads, sinks.held)
+  y.2 = HeadsToSequence<deal = 1, group = "context", heads = 4, ranks = 8, sharing = 2>(y)
+}
+)");
+  EXPECT_EQ(ToString(graph->FindValue("r.rows")->shape), "[batch,4*sequence,1,8]");
+  EXPECT_EQ(ToString(graph->FindValue("k.heads")->shape), "[batch,8*sequence,1,8]");
+  EXPECT_EQ(ToString(graph->FindValue("y")->shape), "[batch,4*sequence,1,8]");
+  EXPECT_EQ(ToString(graph->outputs[0]->shape), "[batch,sequence,4,8]");
+  EXPECT_EQ(graph->FindValue("const")->data->AsInts(), std::vector<int64_t>{2});
+  EXPECT_EQ(graph->FindValue("const.2")->data->AsInts(), std::vector<int64_t>{3});
+}
+
+// As few as can be share heads: of 3 all, of 6 three, of 12 three.
+TEST(ShardContext, AsFewRanksAsCanBeShareHeads) {
+  for (const auto& [ranks, query_heads, sequences] : {std::tuple{3, 4, 1}, {6, 2, 2}, {12, 1, 4}}) {
+    const auto graph = ParseText(kLayer);
+    PassContext context;
+    ShardContext(ranks, ranks - 1).Run(*graph, context);
+    VerifyGraph(*graph);
+    const Shape& rows = graph->FindValue("r.rows")->shape;
+    EXPECT_EQ(rows[1], sequences * Dim::Sequence()) << ranks;
+    EXPECT_EQ(rows[2].Constant(), query_heads) << ranks;
+    EXPECT_EQ(graph->FindValue("k.heads")->shape[1], ranks * Dim::Sequence()) << ranks;
+  }
+}
+
+// One value as queries and keys: its rows and its whole.
+TEST(ShardContext, QueriesMayBeTheKeys) {
+  const auto graph = ParseText(R"(graph (float[batch,sequence,1,4] x) => (float[batch,sequence,1,4] y)
+{
+  z = Relu(x)
+  y = ai.weir::Attention(z, z, z)
+})");
+  PassContext context;
+  ShardContext(2, 0).Run(*graph, context);
+  VerifyGraph(*graph);
+  EXPECT_EQ(ToString(graph->FindValue("z.rows")->shape), "[batch,sequence,1,4]");
+  EXPECT_EQ(ToString(graph->FindValue("z.heads")->shape), "[batch,2*sequence,1,4]");
+}
+
+TEST(ShardContext, NeedsAttention) {
   EXPECT_NE(ErrorOf(R"(graph (float[batch,sequence,4] x) => (float[batch,sequence,4] y)
 {
   y = Relu(x)
@@ -85,13 +133,23 @@ TEST(ShardContext, RefusesHeadsThatRanksCannotShare) {
 }
 
 TEST(ShardContext, EqualPartsOfASequence) {
-  EXPECT_EQ(SequenceOfRank({.world = 4, .context_parallel = 2}, 24), 12);
-  try {
-    SequenceOfRank({.world = 4, .context_parallel = 4}, 26);
-    FAIL() << "26 tokens in 4 equal parts";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("--sequence=26 cannot be cut into --context-parallel=4"), std::string::npos);
-  }
+  const auto graph = ParseText(kLayer);
+  EXPECT_EQ(SequenceUnit(*graph, 4), 4);
+  EXPECT_EQ(SequenceUnit(*graph, 8), 16);
+  EXPECT_EQ(SequenceUnit(*graph, 3), 6);
+  EXPECT_EQ(SequenceOfRank(*graph, {.world = 4, .context_parallel = 2}, 24), 12);
+  EXPECT_EQ(SequenceOfRank(*graph, {.world = 8, .context_parallel = 8}, 32), 4);
+  const auto message = [&](int64_t ranks, int64_t sequence) {
+    try {
+      SequenceOfRank(*graph, {.world = ranks, .context_parallel = ranks}, sequence);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_NE(message(4, 26).find("--sequence=26 cannot be cut into --context-parallel=4"), std::string::npos);
+  EXPECT_NE(message(8, 24).find("use a multiple of 16: 16 or 32"), std::string::npos) << message(8, 24);
+  EXPECT_NE(message(8, 8).find("use a multiple of 16: 16"), std::string::npos) << message(8, 8);
 }
 
 TEST(ShardContext, CannotBeSwitchedOff) {

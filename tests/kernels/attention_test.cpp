@@ -47,6 +47,22 @@ TEST(Attention, CostsTheVisiblePairs) {
   EXPECT_EQ(flops("<causal = 0>"), 25);
 }
 
+// Of 12 queries shares of 2 runs of 2: positions 0 1 10 11, 2 3 8 9, 4 5 6 7 see 26 keys each; through a window of 5 those at 0 to 3 see
+// 1, 2, 3 and 4.
+TEST(Attention, SharesOfTheRowsCostTheirVisiblePairs) {
+  const auto flops = [](int64_t share, const std::string& attributes) {
+    const auto graph = ParseText("graph (float[1,4,3,4] q, float[1,12,1,4] k, float[1,12,1,6] v) => (float[1,4,3,6] y)\n{ y = ai.weir::Attention<row_share = " +
+                                 std::to_string(share) + ", row_shares = 3" + attributes + ">(q, k, v) }");
+    const Node& node = *graph->nodes().front();
+    return node.schema->cost(node).flops / (2 * 3 * (4 + 6));
+  };
+  for (const int64_t share : {0, 1, 2}) EXPECT_EQ(flops(share, ""), 26) << share;
+  EXPECT_EQ(flops(0, ", window = 5"), 13);
+  EXPECT_EQ(flops(1, ", window = 5"), 17);
+  EXPECT_EQ(flops(2, ", window = 5"), 20);
+  EXPECT_EQ(flops(1, ", causal = 0"), 48);
+}
+
 TEST(Attention, SinkTakesItsShare) {
   const float log3 = std::log(3.0f), log4 = std::log(4.0f);
   const Inputs in = {Floats({1, 2, 1, 1}, {1, 1}), Floats({1, 2, 1, 1}, {0, log3}),

@@ -27,7 +27,9 @@ std::vector<float> Read(const Executor& executor, const Value& value) {
 void RunRank(const HeadExchangeCase& c, const std::string& op, const PerRank<double>& x, const PerRank<double>& dy, DType dtype,
              std::shared_ptr<Device> device, Communicator& world, HeadExchangeResult& result) {
   Attributes attributes = {{"group", std::string("context")}, {"ranks", c.ranks}, {"piece", c.piece}};
-  const Dims part = {c.batch, c.tokens, c.heads, c.channels}, heads = {c.batch, c.ranks * c.tokens, c.held(), c.channels};
+  if (c.sharing > 1) attributes.Set("sharing", c.sharing);
+  if (c.deal) attributes.Set("deal", int64_t{1});
+  const Dims part = {c.batch, c.tokens, c.heads, c.channels}, heads = {c.batch, c.rows(), c.held(), c.channels};
   const bool to_heads = op == "SequenceToHeads";
   if (!to_heads) attributes.Set("heads", c.heads);
   world.SetLayout({.world = c.ranks, .context_parallel = c.ranks});

@@ -5,6 +5,7 @@
 
 #include "backend/plan.h"
 #include "graph/error.h"
+#include "kernels/head_exchange/exchange.h"
 #include "tests/kernels/head_exchange_harness.h"
 #include "tests/kernels/op_harness.h"
 
@@ -59,8 +60,31 @@ TEST_P(HeadExchange, GivesEachRankItsHeadsAndBackTheTranspose) {
 INSTANTIATE_TEST_SUITE_P(Cases, HeadExchange,
                          testing::Values(Case{"even", 2, 4}, Case{"one_each", 4, 4}, Case{"one_piece", 2, 6, 1, 4, 5, 100},
                                          Case{"replicas", 4, 2}, Case{"one_head", 4, 1}, Case{"three_ranks", 3, 6},
-                                         Case{"one_token", 2, 2, 3, 1, 1, 1}, Case{"no_rows", 2, 2, 0}, Case{"alone", 1, 3}),
+                                         Case{"one_token", 2, 2, 3, 1, 1, 1}, Case{"no_rows", 2, 2, 0}, Case{"alone", 1, 3},
+                                         Case{"shared", 4, 2, 2, 5, 3, 2, 2}, Case{"shared_kv", 4, 1, 2, 4, 3, 2, 2},
+                                         Case{"shared_by_all", 3, 2, 1, 4, 3, 100, 3}, Case{"shared_by_three", 6, 4, 1, 2, 2, 2, 3}),
                          [](const auto& info) { return std::string(info.param.name); });
+
+INSTANTIATE_TEST_SUITE_P(Dealt, HeadExchange,
+                         testing::Values(Case{"even_groups", 4, 4, 2, 6, 3, 2, 2, true}, Case{"odd_groups", 6, 3, 1, 6, 2, 2, 2, true},
+                                         Case{"one_group", 3, 2, 2, 4, 3, 100, 3, true}, Case{"four_shares", 8, 2, 1, 4, 2, 1, 4, true},
+                                         Case{"two_ranks", 2, 1, 2, 2, 3, 1, 2, true}, Case{"no_rows", 4, 2, 0, 2, 3, 2, 2, true}),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// Every share of the rows costs the same under a causal mask.
+TEST(HeadExchangeDeal, SharesAreBalanced) {
+  for (const int64_t sharing : {2, 3, 4}) {
+    const Case c{"", 12, 12, 1, 10, 1, 1, sharing, true};
+    std::vector<int64_t> pairs;
+    for (int64_t rank = 0; rank < sharing; ++rank) {
+      const RowDeal deal{HeadShare{c.ranks, c.heads, sharing}, true, c.tokens};
+      EXPECT_EQ(deal.rows(), std::ssize(c.positions(rank)));
+      pairs.push_back(0);
+      for (const int64_t position : c.positions(rank)) pairs.back() += position + 1;
+    }
+    for (const int64_t of_rank : pairs) EXPECT_EQ(of_rank, pairs[0]) << sharing;
+  }
+}
 
 // Any piece: the same bytes.
 TEST(HeadExchangeBits, DoNotDependOnThePiece) {
@@ -72,6 +96,20 @@ TEST(HeadExchangeBits, DoNotDependOnThePiece) {
     const HeadExchangeResult cut = RunHeadExchange(c, "HeadsToSequence", heads, part);
     EXPECT_EQ(cut.y, whole.y) << piece;
     EXPECT_EQ(cut.dx, whole.dx) << piece;
+  }
+}
+
+TEST(HeadExchangeBits, OfSharedHeadsDoNotDependOnThePiece) {
+  for (const bool deal : {false, true}) {
+    Case c{"", 4, 2, 2, 14, 3, 14, 2, deal};
+    const auto part = Draw(c, c.part_size(), 1), heads = Draw(c, c.heads_size(), 2);
+    const HeadExchangeResult whole = RunHeadExchange(c, "HeadsToSequence", heads, part);
+    for (const int64_t piece : {1, 3, 4}) {
+      c.piece = piece;
+      const HeadExchangeResult cut = RunHeadExchange(c, "HeadsToSequence", heads, part);
+      EXPECT_EQ(cut.y, whole.y) << piece;
+      EXPECT_EQ(cut.dx, whole.dx) << piece;
+    }
   }
 }
 
@@ -92,6 +130,14 @@ TEST(HeadExchangeInfer, RefusesWhatCannotBeSpread) {
   EXPECT_NE(InferError("SequenceToHeads", {1, 4, 2, 2}, {{"ranks", int64_t{0}}}).find("C1"), std::string::npos);
   EXPECT_NE(InferError("HeadsToSequence", {1, 4, 2, 2}, two(2)).find("C4"), std::string::npos);
   EXPECT_NE(InferError("HeadsToSequence", {1, 5, 1, 2}, two(2)).find("C5"), std::string::npos);
+  const auto shared = [](int64_t ranks, int64_t sharing, int64_t deal) { return Attributes{{"ranks", ranks}, {"sharing", sharing}, {"deal", deal}}; };
+  EXPECT_NE(InferError("SequenceToHeads", {1, 4, 3, 2}, shared(4, 2, 0)).find("C2: 3 heads cannot be spread evenly over 4 ranks, 2 of which hold the same"),
+            std::string::npos);
+  EXPECT_NE(InferError("SequenceToHeads", {1, 4, 3, 2}, shared(4, 3, 0)).find("C2"), std::string::npos);
+  EXPECT_NE(InferError("SequenceToHeads", {1, 4, 2, 2}, shared(8, 2, 1)).find("C6"), std::string::npos);
+  EXPECT_NE(InferError("SequenceToHeads", {1, 4, 2, 2}, shared(2, 1, 1)).find("C6"), std::string::npos);
+  EXPECT_NE(InferError("SequenceToHeads", {1, 5, 2, 2}, shared(4, 2, 1)).find("C7: parts of 5 tokens cannot be halved; the whole sequence must be a multiple of 2*ranks = 8"),
+            std::string::npos);
 }
 
 TEST(HeadExchangeLaunch, NeedsItsRanks) {
