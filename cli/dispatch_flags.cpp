@@ -9,7 +9,7 @@ po::options_description DispatchFlags::Options() {
   po::options_description options("Layout and experts (the two degrees regroup sums over ranks; no other flag here changes a bit of the result)");
   options.add_options()
       ("expert-parallel", integer(expert_parallel), "ranks that hold the experts together, each its share; must divide the ranks")
-      ("context-parallel", integer(context_parallel), "ranks that hold each sequence together, equal parts of its tokens; must divide the ranks and --sequence; where it does not divide the query heads, so must its double")
+      ("context-parallel", integer(context_parallel), "ranks that hold each sequence together, equal parts of its tokens; must divide the ranks and --sequence, its double --sequence where it does not divide the query heads")
       ("vocab-parallel", integer(vocabulary_parallel), "ranks that hold the head's weight together, each its share, sent round in strips; must divide the ranks")
       ("shard-optimizer", po::bool_switch(&shard_optimizer), "spread moments and master weights of what all ranks hold over the ranks, same bits")
       ("chunk-tokens", integer(stream.chunk_tokens), "tokens of a rank whose expert rows are on their way at a time; 0 = all")
