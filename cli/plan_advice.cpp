@@ -41,7 +41,7 @@ std::vector<int64_t> DegreesOf(int64_t world, int64_t most) {
 }
 
 // The settings of one lever, fastest first; the first leaves the knobs as a run without the flag has them.
-std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t experts) {
+std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const ImportReport& model) {
   std::vector<PlanKnobs> levels;
   PlanKnobs off = knobs;
   const auto add = [&](const auto& change) {
@@ -60,7 +60,11 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t exp
       break;
     case Lever::kStrip:
       off.training.strip = 0;
-      add([&](PlanKnobs& k) { k.training.strip = knobs.training.strip > 0 ? knobs.training.strip : kStrip; });
+      if (model.vocabulary > kStrip) add([&](PlanKnobs& k) { k.training.strip = std::max(knobs.training.strip, model.vocabulary); });
+      add([&](PlanKnobs& k) {
+        const int64_t given = knobs.training.strip;
+        k.training.strip = given > 0 && (given < model.vocabulary || model.vocabulary <= kStrip) ? given : kStrip;
+      });
       break;
     case Lever::kRecompute:
       off.training.recompute = off.training.keep = "none";
@@ -96,7 +100,7 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, int64_t exp
       break;
     case Lever::kExperts:
       off.dispatch.expert_parallel = 1;
-      for (const int64_t ranks : DegreesOf(knobs.training.layout.world, experts)) add([&](PlanKnobs& k) { k.dispatch.expert_parallel = ranks; });
+      for (const int64_t ranks : DegreesOf(knobs.training.layout.world, model.expert_count)) add([&](PlanKnobs& k) { k.dispatch.expert_parallel = ranks; });
       break;
     case Lever::kVocabulary:
       off.dispatch.vocabulary_parallel = 1;
@@ -151,14 +155,13 @@ int64_t HeldOnHost(const Candidate& candidate) {
 class Chooser {
  public:
   // `floor`: levers go no lower than it has them; absent: as low as off.
-  Chooser(PlanSearch& search, const PlanKnobs& from, bool keep_floor) : search_(search), from_(from) {
-    const ImportReport report = DescribeModel(search.canonical());
+  Chooser(PlanSearch& search, const PlanKnobs& from, bool keep_floor)
+      : search_(search), from_(from), model_(DescribeModel(search.canonical())) {
     for (const Lever lever : kLevers) {
-      const auto levels = LevelsOf(lever, from, report.expert_count);
+      const auto levels = LevelsOf(lever, from, model_);
       const size_t now = LevelIn(lever, levels, from);
       floor_[lever] = keep_floor ? now : lever == Lever::kMicroBatch ? now : 0;
       most_[lever] = std::max(floor_[lever], levels.size() - 1);
-      experts_ = report.expert_count;
     }
   }
 
@@ -254,7 +257,7 @@ class Chooser {
   PlanKnobs KnobsAt(const Levels& level) const {
     PlanKnobs knobs = from_;
     for (const auto& [lever, l] : level) {
-      const auto levels = LevelsOf(lever, knobs, experts_);
+      const auto levels = LevelsOf(lever, knobs, model_);
       knobs = levels[std::min(l, levels.size() - 1)];
     }
     return knobs;
@@ -320,7 +323,7 @@ class Chooser {
 
   PlanSearch& search_;
   PlanKnobs from_;
-  int64_t experts_ = 0;
+  ImportReport model_;
   Levels floor_, most_;
 };
 
@@ -334,10 +337,10 @@ std::string FlagsOf(const PlanKnobs& base, const Candidate& candidate) {
 
 std::vector<Advice> AdviseKnobs(PlanSearch& search) {
   const Candidate& base = search.Try(search.base());
-  const int64_t experts = DescribeModel(search.canonical()).expert_count;
+  const ImportReport model = DescribeModel(search.canonical());
   std::vector<Advice> advice;
   for (const Lever lever : kLevers) {
-    const auto levels = LevelsOf(lever, search.base(), experts);
+    const auto levels = LevelsOf(lever, search.base(), model);
     for (size_t l = LevelIn(lever, levels, search.base()) + 1; l < levels.size(); ++l) {
       const Candidate& one = search.Try(levels[l]);
       if (!one.refused.empty() || one.device_bytes >= base.device_bytes) continue;
