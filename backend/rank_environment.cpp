@@ -100,12 +100,12 @@ RankEnvironment ReadPmi(const Reader& env) {
   return e;
 }
 
-// A batch script carries its job's SLURM variables without being one of its tasks.
+// A batch script and an interactive shell carry their job's SLURM variables without being one of its tasks: srun alone
+// gives a number to the step.
 bool IsSlurmTask(const Reader& env) {
-  if (!env.Has("SLURM_PROCID") || !(env.Has("SLURM_STEP_NUM_TASKS") || env.Has("SLURM_NTASKS"))) return false;
-  constexpr size_t kDigitsOfSpecialSteps = 10;  // 4294967291: the batch script itself
-  const std::string step = env.Text("SLURM_STEP_ID");
-  return env.Text("ENVIRONMENT") != "BATCH" || (!step.empty() && step.size() < kDigitsOfSpecialSteps);
+  constexpr size_t kDigitsOfSpecialSteps = 10;  // 4294967291: the batch script itself, ...290: an interactive shell
+  const std::string step = env.First({"SLURM_STEP_ID", "SLURM_STEPID"});
+  return env.Has("SLURM_PROCID") && (env.Has("SLURM_STEP_NUM_TASKS") || env.Has("SLURM_NTASKS")) && !step.empty() && step.size() < kDigitsOfSpecialSteps;
 }
 
 std::optional<RankEnvironment> ReadLauncher(const Reader& env) {
@@ -162,6 +162,14 @@ RankEnvironment ReadRankEnvironment(const Variables& variables) {
              ", which cannot be; the environment variables are listed at the end of `weir help --markdown` (docs/cli.md)");
   if (e.world > 1) ReadAddress(env, e);
   return e;
+}
+
+int64_t IdleSlurmTasks(const Variables& variables) {
+  const Reader env(variables);
+  const std::string_view count = env.Has("SLURM_NTASKS") ? "SLURM_NTASKS" : "SLURM_NPROCS";
+  if (!env.Has("SLURM_JOB_ID") || !env.Has(count) || ReadLauncher(env)) return 0;
+  const int64_t tasks = env.Int(count);
+  return tasks > 1 ? tasks : 0;
 }
 
 std::string FirstHost(std::string_view list) {

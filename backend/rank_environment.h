@@ -30,6 +30,9 @@ struct RankEnvironment {
 // WEIR_RENDEZVOUS=FILE on a shared file system wins over both. Throws InvalidArgument naming the variable.
 RankEnvironment ReadRankEnvironment(const Variables& variables);
 
+// Tasks of the SLURM job that a process runs in without being one of them, in its batch script without srun say; 0 = no such job.
+int64_t IdleSlurmTasks(const Variables& variables);
+
 // First host of a SLURM node list: "gpu[07-09,12],login1" is "gpu07".
 std::string FirstHost(std::string_view node_list);
 

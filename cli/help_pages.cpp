@@ -52,7 +52,7 @@ struct Variable {
 constexpr Variable kVariables[] = {
     {"RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE", "a rank's place, as torchrun sets it, or you do for each rank by hand"},
     {"OMPI_COMM_WORLD_RANK, OMPI_COMM_WORLD_SIZE, OMPI_COMM_WORLD_LOCAL_RANK, OMPI_COMM_WORLD_LOCAL_SIZE", "the same, as mpirun of Open MPI sets it"},
-    {"SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID",
+    {"SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID, SLURM_NODEID, SLURM_STEP_TASKS_PER_NODE, SLURM_STEP_NODELIST, SLURM_JOB_ID, SLURM_STEP_ID or SLURM_STEPID (without it nobody started this process as a rank)",
      "the same, as srun sets it, with the host and port of rank 0"},
     {"PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS, PMI_JOBID", "the same, as mpirun of MPICH and Intel MPI sets it"},
     {"MASTER_ADDR, MASTER_PORT", "host and port of rank 0, where all ranks meet; over what the launcher says"},

@@ -59,10 +59,15 @@ void RankFlags::Check() const {
 }
 
 RankEnvironment PlaceAmongRanks(const RankFlags& flags) {
-  const RankEnvironment environment = ReadRankEnvironment(ProcessVariables());
+  const Variables variables = ProcessVariables();
+  const RankEnvironment environment = ReadRankEnvironment(variables);
   if (flags.ranks > 0 && !environment.launcher.empty() && flags.ranks != environment.world) {
     throw UsageError(StrCat("--ranks=", flags.ranks, ", but ", environment.launcher, " started this process as rank ", environment.rank,
                             " of ", environment.world, "; leave --ranks out, or start weir directly"));
+  }
+  if (const int64_t tasks = flags.ranks == 0 ? IdleSlurmTasks(variables) : 0) {
+    std::cerr << "notice: this SLURM job has " << tasks << " tasks, but srun did not start this process: it runs alone; put `srun` before `weir` for a rank in every task, "
+              << "or give --ranks: N on this machine, 1 for this notice to stop\n";
   }
   return environment;
 }

@@ -38,6 +38,10 @@ const Row kRows[] = {
     {"the shell of a SLURM batch script",
      {{"SLURM_PROCID", "0"}, {"SLURM_LOCALID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_NODELIST", "gpu[07-08]"}, {"ENVIRONMENT", "BATCH"}},
      {}},
+    {"the shell of a SLURM batch script that lost ENVIRONMENT", {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_NODELIST", "gpu[07-08]"}}, {}},
+    {"the shell of an interactive SLURM job",
+     {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}, {"SLURM_NODELIST", "gpu[07-08]"}, {"SLURM_STEP_ID", "4294967290"}},
+     {}},
     {"mpiexec with PMI",
      {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALRANKID", "1"}, {"MPI_LOCALNRANKS", "2"}, {"MASTER_PORT", "4002"}},
      {.rank = 1, .world = 2, .local_rank = 1, .local_size = 2, .launcher = "pmi", .host = "127.0.0.1", .port = 4002}},
@@ -61,6 +65,17 @@ TEST(RankEnvironment, ReadsTheVariablesOfEveryLauncher) {
     EXPECT_EQ(got.port, row.expected.port) << row.name;
     EXPECT_EQ(got.file, row.expected.file) << row.name;
   }
+}
+
+TEST(RankEnvironment, KnowsASlurmJobWhoseTasksNobodyStarts) {
+  Variables batch = {{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "8"}, {"SLURM_PROCID", "0"}, {"SLURM_NODELIST", "a,b"}, {"ENVIRONMENT", "BATCH"}};
+  EXPECT_EQ(IdleSlurmTasks(batch), 8);
+  EXPECT_EQ(IdleSlurmTasks({{"SLURM_JOB_ID", "77"}, {"SLURM_NPROCS", "4"}}), 4) << "salloc's shell";
+  batch["SLURM_STEP_ID"] = "0";
+  EXPECT_EQ(IdleSlurmTasks(batch), 0) << "srun's";
+  EXPECT_EQ(IdleSlurmTasks({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "1"}}), 0);
+  EXPECT_EQ(IdleSlurmTasks({{"SLURM_JOB_ID", "77"}, {"SLURM_NTASKS", "2"}, {"RANK", "0"}, {"WORLD_SIZE", "2"}}), 0) << "torchrun's";
+  EXPECT_EQ(IdleSlurmTasks({}), 0);
 }
 
 TEST(RankEnvironment, GivesRanksOfOneJobOnePort) {

@@ -308,6 +308,20 @@ TEST_F(TrainRanks, CheckpointsNeedAFolderThatAllRanksShare_SAV02) {
   EXPECT_NE(text.find("rank 1 does not find 'run/checkpoints', which rank 0 has made"), std::string::npos) << text;
 }
 
+// A batch script that forgets srun: one process of a job of eight tasks.
+TEST_F(TrainRanks, ASlurmJobWithoutSrunRunsAloneAndSaysSo) {
+  const std::string job = "SLURM_JOB_ID=77 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODELIST='gpu[07-08]'";
+  const Outcome alone = Train("alone", "--steps 1", job);
+  EXPECT_EQ(alone.code, 0) << alone.text;
+  EXPECT_LT(alone.seconds, 20);
+  EXPECT_NE(alone.text.find("notice: this SLURM job has 8 tasks, but srun did not start this process: it runs alone; put `srun` before `weir`"), std::string::npos) << alone.text;
+  for (const char* flags : {"--steps 1 --ranks 1", "--steps 1 --ranks 2"}) {
+    const Outcome meant = Train(StrCat("meant", flags[std::string(flags).size() - 1]), flags, job);
+    EXPECT_EQ(meant.code, 0) << meant.text;
+    EXPECT_EQ(meant.text.find("SLURM"), std::string::npos) << meant.text;
+  }
+}
+
 TEST_F(TrainRanks, NameTheRankThatDoesNotCome) {
   const Outcome outcome =
       Train("x", "--start-timeout 1", "RANK=0 WORLD_SIZE=2 WEIR_RENDEZVOUS=" + (folder_ / "rendezvous").string());
