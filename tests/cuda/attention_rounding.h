@@ -37,18 +37,20 @@ inline std::vector<Array<double>> RoundedAttention(const Attributes& attributes,
   return {y};
 }
 
-// dq, dk and dv.
+// dq, dk and dv. The library adds what it made of the keys for each of two runs of queries, rounded.
 inline std::vector<Array<double>> RoundedAttentionGradient(const Attributes& attributes,
                                                            const std::vector<Array<double>>& in) {
   const Array<double>&q = in[0], &k = in[1], &v = in[2], &y = in[3], &lse = in[4], &dy = in[5];
   const AttentionConfig c(attributes, q.dims, k.dims, v.dims);
-  auto dq = Array<double>::Floats(q.dims), dk = Array<double>::Floats(k.dims), dv = Array<double>::Floats(v.dims);
+  auto dq = Array<double>::Floats(q.dims);
+  std::vector<Array<double>> dks(2, Array<double>::Floats(k.dims)), dvs(2, Array<double>::Floats(v.dims));  // by run
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
       for (int64_t i = 0; i < c.queries; ++i) {
         std::vector<double> slope;
         const std::vector<double> s = AttentionScores(c, q, k, b, i, h, &slope);
         const int64_t row = c.Y(b, i, h), kv = h / c.group();
+        Array<double>&dk = dks[i < c.run() ? 0 : 1], &dv = dvs[i < c.run() ? 0 : 1];
         double delta = 0;
         for (int64_t d = 0; d < c.dv; ++d) delta += dy.f[row + d] * y.f[row + d];
         for (size_t n = 0; n < s.size(); ++n) {
@@ -68,10 +70,13 @@ inline std::vector<Array<double>> RoundedAttentionGradient(const Attributes& att
       }
     }
   }
-  for (Array<double>* out : {&dq, &dk, &dv}) {
+  for (Array<double>* out : {&dq, &dks[0], &dks[1], &dvs[0], &dvs[1]}) {
     for (double& value : out->f) value = Rounded(value);
   }
-  return {dq, dk, dv};
+  for (auto* runs : {&dks, &dvs}) {
+    for (size_t i = 0; i < runs->front().f.size(); ++i) runs->front().f[i] = Rounded(runs->front().f[i] + runs->back().f[i]);
+  }
+  return {dq, dks[0], dvs[0]};
 }
 
 }  // namespace weir

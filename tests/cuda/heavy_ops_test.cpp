@@ -254,6 +254,7 @@ void ExpectRoundings(const std::vector<Array<float>>& got, const std::vector<Arr
 struct AttentionCase {
   int64_t batch, sequence, q_heads, kv_heads, d, dv, window;
   bool sinks;
+  RowShare rows = {};
 };
 
 TEST_F(CudaHeavy, AttentionMatchesFloat64) {
@@ -261,11 +262,15 @@ TEST_F(CudaHeavy, AttentionMatchesFloat64) {
                                  {2, 193, 4, 1, 64, 64, 100, true},
                                  {1, 140, 2, 2, 192, 128, 0, false},
                                  {1, 129, 2, 1, 256, 256, 0, false},
-                                 {1, 200, 3, 3, 72, 40, 33, true}}) {
+                                 {1, 200, 3, 3, 72, 40, 33, true},
+                                 {2, 768, 4, 2, 128, 128, 0, false, {2, 0}},
+                                 {1, 512, 4, 1, 64, 64, 100, true, {2, 1}},
+                                 {1, 390, 2, 2, 72, 40, 0, false, {3, 1}},
+                                 {2, 1024, 2, 1, 64, 64, 0, true, {4, 3}}}) {
     for (const DType dtype : kTypes) {
-      const std::string name = StrCat(DTypeName(dtype), " ", s.sequence, "x", s.d);
-      const Attributes attributes = {{"window", s.window}};
-      Inputs in = {Draw({s.batch, s.sequence, s.q_heads, s.d}, 1, dtype),
+      const std::string name = StrCat(DTypeName(dtype), " ", s.sequence, "x", s.d, ", share ", s.rows.share, " of ", s.rows.shares);
+      const Attributes attributes = {{"window", s.window}, {"row_shares", s.rows.shares}, {"row_share", s.rows.share}};
+      Inputs in = {Draw({s.batch, s.sequence / s.rows.shares, s.q_heads, s.d}, 1, dtype),
                    Draw({s.batch, s.sequence, s.kv_heads, s.d}, 2, dtype),
                    Draw({s.batch, s.sequence, s.kv_heads, s.dv}, 3, dtype)};
       if (s.sinks) in.push_back(Draw({s.q_heads}, 4, DType::kFloat32));

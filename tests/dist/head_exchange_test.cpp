@@ -43,7 +43,8 @@ TEST_P(GpuHeadExchange, GivesEachRankItsHeadsAndBackTheTranspose) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, GpuHeadExchange,
                          testing::Values(Case{"wide", 2, 4, 2, 100, 64, 7}, Case{"odd_channels", 2, 4, 1, 33, 5, 8}, Case{"replicas", 2, 1, 2, 50, 16, 9},
-                                         Case{"no_rows", 2, 2, 0}),
+                                         Case{"no_rows", 2, 2, 0}, Case{"shared", 2, 3, 2, 50, 16, 9, 2}, Case{"dealt", 2, 3, 2, 50, 16, 9, 2, true},
+                                         Case{"dealt_odd_channels", 2, 1, 1, 34, 5, 8, 2, true}),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -47,7 +47,9 @@ void Train(const Launch& launch, Communicator* world, Outcome& outcome) {
   passes.disabled = launch.disabled;
   Placement place = launch.device;
   place.ordinal = world == nullptr ? 0 : static_cast<int>(world->rank());
-  TrainingSession session(*batch.graph, options, rows, batch.length * launch.packed, {}, passes, place, world);
+  const auto graph = Clone(*batch.graph);
+  if (launch.edit) launch.edit(*graph);
+  TrainingSession session(*graph, options, rows, batch.length * launch.packed, {}, passes, place, world);
   std::vector<TrainingSession::MicroBatch> micro_batches;
   for (int64_t m = 0; m < launch.micro_batches; ++m) {
     micro_batches.push_back(PartOf(batch, launch, session.rank()));

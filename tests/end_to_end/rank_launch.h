@@ -32,6 +32,7 @@ struct Launch {
   std::string file = "batch8";
   std::function<float(int64_t)> weight_of = {};  // of a stored position's label; none: those stored, or no weights
   std::function<void(TrainingOptions&)> knobs = {};
+  std::function<void(Graph&)> edit = {};  // of the canonical graph: another model, which the reference knows nothing of
   DeviceKind device = DeviceKind::kCpu;
   std::set<std::string> disabled = {};  // passes
 };
