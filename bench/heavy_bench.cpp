@@ -59,6 +59,18 @@ const std::map<std::string, Subject>& Subjects() {
           "lse, A[1,$0,$1,$3] dy)"
           " => (A[1,$0,$1,$3] dq) { dq, dk, dv = AttentionGradient(q, k, v, y, lse, dy) }",
           {1, 1, 1, 1, 1, 1}}}}},
+      {"attention_rows",  // the first of R shares
+       {"N,N/R,R,heads,kv_heads,channels",
+        {{131072, 65536, 2, 1, 1, 128}, {262144, 65536, 4, 2, 1, 128}},
+        {{"forward",
+          "(A[1,$1,$3,$5] q, A[1,$0,$4,$5] k, A[1,$0,$4,$5] v) => (A[1,$1,$3,$5] y) { y, lse = "
+          "ai.weir::Attention<row_shares = $2>(q, k, v) }",
+          {1, 1, 1}},
+         {"backward",
+          "(A[1,$1,$3,$5] q, A[1,$0,$4,$5] k, A[1,$0,$4,$5] v, A[1,$1,$3,$5] y, float[1,$3,$1] "
+          "lse, A[1,$1,$3,$5] dy)"
+          " => (A[1,$1,$3,$5] dq) { dq, dk, dv = AttentionGradient<row_shares = $2>(q, k, v, y, lse, dy) }",
+          {1, 1, 1, 1, 1, 1}}}}},
       {"experts",
        {"N,E,K,H,I",
         {{8192, 64, 8, 2048, 1024}, {65536, 64, 8, 2048, 1024}, {65536, 128, 8, 2048, 768}},

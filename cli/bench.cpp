@@ -68,12 +68,12 @@ int BenchCommand(int argc, const char* const* argv) {
   std::string subject;
   po::options_description main("Bench");
   main.add_options()
-      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy), attention, experts, head, gemm with --device cuda (bfloat16, beside PyTorch), head with --vocab-parallel (over ranks; see its --help), dispatch (experts over ranks), loader (samples of --data), optimizer (AdamW streamed from host memory), checkpoint (layer boundaries in host memory), machine (rates for plan --machine) or step (a training step)")
+      ("subject", po::value<std::string>(&subject)->required(), "what to time: gemm (float32, beside OpenBLAS) rows (the memory-bound ops, beside a copy), attention, experts, head, gemm with --device cuda (bfloat16, beside PyTorch), attention_rows (a share of the queries, as --context-parallel beyond the heads has), head with --vocab-parallel (over ranks; see its --help), dispatch (experts over ranks), loader (samples of --data), optimizer (AdamW streamed from host memory), checkpoint (layer boundaries in host memory), machine (rates for plan --machine) or step (a training step)")
       ("size", po::value<std::vector<std::string>>()->composing(), "N or MxNxK; repeatable")
       ("transpose-a", po::bool_switch(&options.transpose_a), "A is stored [k,m]")
       ("transpose-b", po::bool_switch(&options.transpose_b), "B is stored [n,k]")
       ("device", po::value<std::string>()->default_value("cpu"), "cpu or cuda")
-      ("shape", po::value<std::vector<std::string>>()->composing(), "attention N,heads,kv_heads,channels; experts N,E,K,H,I; head N,H,V; gemm on cuda M,N,K; repeatable")
+      ("shape", po::value<std::vector<std::string>>()->composing(), "attention N,heads,kv_heads,channels; attention_rows N,N/R,R,heads,kv_heads,channels; experts N,E,K,H,I; head N,H,V; gemm on cuda M,N,K; repeatable")
       ("precision", po::value<std::string>()->default_value("bfloat16"), "of those: float32 or bfloat16")
       ("peer", po::value<std::string>(&heavy.peer), "of those: bench/peers/heavy_ops.py, run on the same shapes")
       ("tokens", po::value<int64_t>(&rows.tokens)->default_value(rows.tokens), "rows: of 4096 channels")
@@ -97,7 +97,7 @@ int BenchCommand(int argc, const char* const* argv) {
     return BenchRows(rows, std::cout);
   }
   const std::string names = ShapeNames(subject), device = values["device"].as<std::string>();
-  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, experts, head, dispatch, loader, optimizer, checkpoint, machine, step");
+  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, attention_rows, experts, head, dispatch, loader, optimizer, checkpoint, machine, step");
   if (subject != "gemm" || device == "cuda") {
     heavy.subject = subject;
     heavy.device = ChosenDevice(device);

@@ -22,8 +22,9 @@ TEST(HeavyBench, JsonNumbersAgreeWithHandCounts) {
   for (const Expected& e :
        {Expected{"gemm", {5, 7, 9}, {2. * 5 * 7 * 9, 2. * 5 * 7 * 9}},
         Expected{"attention", {6, 2, 1, 8}, {2. * 2 * 21 * 16, 5. * 2 * 21 * 16}},
+        Expected{"attention_rows", {12, 4, 3, 2, 1, 8}, {2. * 2 * 26 * 16, 5. * 2 * 26 * 16}},  // positions 0 1 10 11
         Expected{"experts", {10, 4, 2, 16, 8}, {6. * 20 * 16 * 8, 16. * 20 * 16 * 8}},
-        Expected{"head", {10, 16, 300}, {6. * 10 * 16 * 300}}}) {
+        Expected{"head", {10, 16, 300}, {6. * 10 * 16 * 300, 6. * 10 * 16 * 300}}}) {
     std::ostringstream out;
     EXPECT_EQ(BenchHeavy({.subject = e.subject,
                           .device = DeviceKind::kCpu,
