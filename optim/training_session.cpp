@@ -11,10 +11,9 @@
 #include "graph/parameter.h"
 #include "graph_passes/add_loss.h"
 #include "graph_passes/isolate_documents.h"
-#include "graph_passes/parameter_kind.h"
 #include "graph_passes/shard_context.h"
 #include "optim/held_state.h"
-#include "optim/random.h"
+#include "optim/initial_values.h"
 
 namespace weir {
 namespace {
@@ -27,41 +26,6 @@ void WriteInts(Executor& executor, const Value& value, std::span<const int64_t> 
 const Value* RouterLossOf(const Graph& graph) {
   const auto it = std::ranges::find_if(graph.outputs, [](const Value* output) { return output->name == "router_loss"; });
   return it == graph.outputs.end() ? nullptr : *it;
-}
-
-// Of the shard that is held, in the whole: random values do not depend on who holds them.
-int64_t FirstElement(const Value& parameter) {
-  const auto& shard = parameter.parameter->shard;
-  return shard ? shard->first * (NumElements(WholeDims(parameter)) / shard->total) : 0;
-}
-
-void FillParameter(const Graph& graph, const Value& parameter, const InitOptions& init,
-                   std::span<float> out) {
-  if (HasAllData(graph, parameter)) {
-    const auto values = LoadParameter(graph, parameter);
-    std::copy(values.begin(), values.end(), out.begin());
-    return;
-  }
-  WEIR_CHECK(init.enabled, ErrorCode::kInvalidModel, "parameter '", parameter.name,
-             "' has no bytes: its weights file is missing; add it, or train from random values with --init normal");
-  switch (KindOf(parameter)) {
-    case ParameterKind::kNormGain: std::fill(out.begin(), out.end(), 1.0f); break;
-    case ParameterKind::kBias: std::fill(out.begin(), out.end(), 0.0f); break;
-    case ParameterKind::kMatrix: FillNormal(out, FirstElement(parameter), parameter.name, init.seed, 0, init.std); break;
-  }
-}
-
-using Writer = std::function<void(const Value& parameter, std::span<const float> values)>;
-
-void LoadParameters(const Graph& graph, const InitOptions& init, const Writer& write) {
-  std::vector<float> all;  // grows alone: a resize writes zeros into what it adds
-  for (const Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
-    const auto count = static_cast<size_t>(NumElements(ToDims(parameter->shape)));
-    if (all.size() < count) all.resize(count);
-    const auto values = std::span(all).first(count);
-    FillParameter(graph, *parameter, init, values);
-    write(*parameter, values);
-  }
 }
 
 // Of all that a plan takes, on the host.
@@ -390,34 +354,6 @@ std::vector<float> TrainingSession::Whole(const Value& parameter, std::span<cons
   const auto bytes = group.GatherValues(static_cast<int64_t>(own.size_bytes()), name);
   group.AllGatherV(std::as_bytes(own), std::as_writable_bytes(std::span(whole)), bytes, name);
   return whole;
-}
-
-InferenceSession::InferenceSession(const Graph& canonical, int64_t batch, int64_t sequence,
-                                   const std::vector<std::string>& taps, DeviceKind device)
-    : graph_(Clone(canonical)) {
-  for (const std::string& tap : taps) graph_->outputs.push_back(graph_->FindValue(tap));
-  SpecializeShapes(*graph_, batch, sequence);
-  plan_ = MakePlan(*graph_, device);
-  executor_ = std::make_unique<Executor>(plan_);
-  LoadParameters(*graph_, {}, [this](const Value& parameter, std::span<const float> values) {
-    executor_->Write(parameter, values.data(), static_cast<int64_t>(values.size_bytes()));
-  });
-}
-
-void InferenceSession::Run(std::span<const int64_t> input_ids) {
-  WriteInts(*executor_, *graph_->FindValue("input_ids"), input_ids);
-  executor_->Run(Phase::kForward);
-}
-
-Tensor InferenceSession::Output(const std::string& name) {
-  const Value* value = name == "logits" ? graph_->outputs[0] : graph_->FindValue(name);
-  WEIR_CHECK(value != nullptr, ErrorCode::kInternal, "no output '", name, "'");
-  Tensor tensor = executor_->TensorOf(*value);
-  std::vector<std::byte>& copy = outputs_[name];
-  copy.resize(static_cast<size_t>(tensor.size_bytes()));
-  executor_->Read(*value, copy.data(), tensor.size_bytes());
-  tensor.bytes = copy.data();
-  return tensor;
 }
 
 const std::vector<ParameterPiece>& SourcePieces(const Value& parameter, bool framework) {

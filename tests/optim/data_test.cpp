@@ -15,114 +15,6 @@
 namespace weir {
 namespace {
 
-TEST_F(Data, ReadsHeaderlessBinOnlyWhenTheWidthIsGiven_DAT02) {
-  const auto path = Write<uint16_t>("a.bin", {1, 2, 65535});
-  EXPECT_NE(Message([&] { OpenTokenFiles(path, {}); }).find("--data-format u16 or u32"), std::string::npos);
-  EXPECT_EQ(ReadAll(*OpenTokenFiles(path, {.format = "u16"})[0]), (std::vector<int64_t>{1, 2, 65535}));
-  const auto wide = Write<uint32_t>("b.bin", {1, 70000, 3});
-  EXPECT_EQ(ReadAll(*OpenTokenFiles(wide, {.format = "u32"})[0]), (std::vector<int64_t>{1, 70000, 3}));
-}
-
-TEST_F(Data, RefusesAU32FileReadAsU16_DAT02) {
-  const auto path = Write<uint32_t>("a.bin", Iota<uint32_t>(200));
-  EXPECT_NE(Message([&] { OpenTokenFiles(path, {.format = "u16"}); }).find("looks like a u32 file"),
-            std::string::npos);
-}
-
-TEST_F(Data, RefusesAnOddByteCount_DAT02) {
-  const auto path = Write<uint8_t>("a.bin", {1, 0, 2});
-  EXPECT_NE(Message([&] { OpenTokenFiles(path, {.format = "u16"}); }).find("not a multiple of 2"),
-            std::string::npos);
-}
-
-TEST_F(Data, ReadsLlmcHeaderAndChecksItsCount) {
-  std::vector<int32_t> header(256, 0);
-  header[0] = 20240520, header[1] = 1, header[2] = 3;
-  std::string prefix(reinterpret_cast<const char*>(header.data()), 1024);
-  EXPECT_EQ(ReadAll(*OpenTokenFiles(Write<uint16_t>("a.bin", {7, 8, 9}, prefix), {})[0]),
-            (std::vector<int64_t>{7, 8, 9}));
-  EXPECT_NE(Message([&] { OpenTokenFiles(Write<uint16_t>("b.bin", {7, 8}, prefix), {}); }).find("header says 3"),
-            std::string::npos);
-}
-
-TEST_F(Data, ReadsNpyOfEveryIntegerWidth) {
-  const auto header = [](const std::string& descr, int64_t count) {
-    std::string text = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + std::to_string(count) + ",), }";
-    while ((10 + text.size() + 1) % 64 != 0) text += ' ';
-    text += '\n';
-    std::string prefix = "\x93NUMPY";
-    prefix += '\x01';
-    prefix += '\0';
-    prefix += static_cast<char>(text.size() & 0xff);
-    prefix += static_cast<char>(text.size() >> 8);
-    return prefix + text;
-  };
-  EXPECT_EQ(ReadAll(*OpenTokenFiles(Write<int64_t>("a.npy", {5, 6}, header("<i8", 2)), {})[0]),
-            (std::vector<int64_t>{5, 6}));
-  EXPECT_EQ(ReadAll(*OpenTokenFiles(Write<uint16_t>("b.npy", {5, 6}, header("<u2", 2)), {})[0]),
-            (std::vector<int64_t>{5, 6}));
-  EXPECT_NE(Message([&] { OpenTokenFiles(Write<float>("c.npy", {5, 6}, header("<f4", 2)), {}); }).find("<f4"),
-            std::string::npos);
-}
-
-TEST_F(Data, ReadsMegatronIndexWithDocuments) {
-  Write<uint16_t>("m.bin", {1, 2, 3, 4, 5});
-  std::string index = "MMIDIDX";
-  const auto put = [&index](auto value) { index.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
-  index += std::string(2, '\0');
-  put(int64_t{1});
-  put(uint8_t{8});
-  put(int64_t{2});
-  put(int64_t{3});
-  put(int32_t{2}), put(int32_t{3});
-  put(int64_t{0}), put(int64_t{4});
-  put(int64_t{0}), put(int64_t{1}), put(int64_t{2});
-  std::ofstream(folder_ / "m.idx", std::ios::binary) << index;
-  const auto files = OpenTokenFiles(folder_ / "m.bin", {});
-  EXPECT_EQ(ReadAll(*files[0]), (std::vector<int64_t>{1, 2, 3, 4, 5}));
-  EXPECT_EQ(files[0]->document_starts(), (std::vector<int64_t>{0, 2, 5}));
-}
-
-TEST_F(Data, RefusesAShortOrTransposedNpy) {
-  const auto header = [](const std::string& order, const std::string& shape) {
-    std::string text = "{'descr': '<u2', 'fortran_order': " + order + ", 'shape': (" + shape + "), }";
-    while ((10 + text.size() + 1) % 64 != 0) text += ' ';
-    text += '\n';
-    std::string prefix = "\x93NUMPY";
-    prefix += '\x01';
-    prefix += '\0';
-    prefix += static_cast<char>(text.size() & 0xff);
-    prefix += static_cast<char>(text.size() >> 8);
-    return prefix + text;
-  };
-  const auto open = [&](const std::string& prefix) {
-    return Message([&] { OpenTokenFiles(Write<uint16_t>("a.npy", {1, 2, 3, 4}, prefix), {}); });
-  };
-  EXPECT_EQ(open(header("False", "2, 2")), "");
-  EXPECT_NE(open(header("False", "5,")).find("header says 5 tokens, file holds 4"), std::string::npos);
-  EXPECT_NE(open(header("True", "2, 2")).find("Fortran order"), std::string::npos);
-}
-
-TEST_F(Data, RefusesAMegatronIndexThatRunsBackwards) {
-  Write<uint16_t>("m.bin", {1, 2, 3, 4, 5});
-  std::string index = "MMIDIDX";
-  const auto put = [&index](auto value) { index.append(reinterpret_cast<const char*>(&value), sizeof(value)); };
-  index += std::string(2, '\0');
-  put(int64_t{1}), put(uint8_t{8}), put(int64_t{3}), put(int64_t{2});
-  put(int32_t{6}), put(int32_t{-2}), put(int32_t{1});
-  put(int64_t{0}), put(int64_t{12}), put(int64_t{8});
-  put(int64_t{0}), put(int64_t{3});
-  std::ofstream(folder_ / "m.idx", std::ios::binary) << index;
-  EXPECT_NE(Message([&] { OpenTokenFiles(folder_ / "m.bin", {}); }).find("sequence 1 has length -2"), std::string::npos);
-}
-
-TEST_F(Data, RefusesAnUnknownLlmcVersion) {
-  std::vector<int32_t> header(256, 0);
-  header[0] = 20240520, header[1] = 9, header[2] = 1;
-  const std::string prefix(reinterpret_cast<const char*>(header.data()), 1024);
-  EXPECT_NE(Message([&] { OpenTokenFiles(Write<uint16_t>("a.bin", {7}, prefix), {}); }).find("version 9"), std::string::npos);
-}
-
 TEST_F(Data, ReportsFileAndPositionOfAnIdOutsideTheVocabulary_DAT01) {
   const auto files = OpenTokenFiles(Write<uint32_t>("a.bin", {1, 2, 65536}), {.format = "u32"});
   const std::string message = Message([&] { CheckTokenRange(*files[0], 65536); });
@@ -400,15 +292,6 @@ TEST_F(Jsonl, AMillionLines) {
   std::string text;
   for (int i = 0; i < 1000000; ++i) text += "{\"input_ids\":[1,2]}\n";
   EXPECT_EQ(OpenTokenFiles(Lines(text), {})[0]->document_starts().size(), 1000001u);
-}
-
-// What is appended to a file while a run reads it belongs to the next run.
-TEST_F(Data, AFileThatGrowsKeepsTheLengthThatItHad) {
-  const auto path = Write<uint16_t>("a.bin", {1, 2, 3});
-  const auto files = OpenTokenFiles(path, {.format = "u16"});
-  std::ofstream(path, std::ios::binary | std::ios::app) << std::string(100000, 'x');
-  EXPECT_EQ(files[0]->tokens(), 3);
-  EXPECT_EQ(ReadAll(*files[0]), (std::vector<int64_t>{1, 2, 3}));
 }
 
 TEST(Random, NormalHasTheRightMomentsAndIsAFunctionOfTheElement) {
