@@ -250,6 +250,34 @@ TEST_F(Plans, KnobsCostWhatTheyMove) {
   EXPECT_GE(part.cost.link_bytes, 2 * 2 * 4 * heads) << "two layers; q, k, v there and y back, and their gradients";
 }
 
+// Eight ranks, two for each of four heads: a rank receives its rows of q and the whole keys and values of its head.
+TEST_F(Plans, RanksThatShareHeadsReceiveWholeKeys) {
+  const auto graph = Canonical();
+  PlanKnobs knobs{.micro_batch = 1, .sequence = 64, .dispatch = {}, .training = {}};
+  knobs.training.layout.world = knobs.dispatch.context_parallel = 8;
+  PlanSearch search(*graph, DeviceKind::kCpu, knobs, {}, {}, {});
+  const Candidate& shared = search.Try(knobs);
+  EXPECT_EQ(shared.refused, "");
+  PlanKnobs alone = knobs;  // the sums of gradients alone
+  alone.dispatch.context_parallel = 1;
+  const double rows = 8 * 64 * 4, keys = 64 * 16 * 4, away = 7.0 / 8;
+  EXPECT_DOUBLE_EQ(shared.cost.link_bytes - search.Try(alone).cost.link_bytes, 2 * 2 * (2 * rows + 2 * keys) * away)
+      << "two layers; q, k, v there and y back, and their gradients";
+  PlanKnobs odd = knobs;
+  odd.sequence = 72;
+  EXPECT_NE(search.Try(odd).refused.find("use a multiple of 16: 64 or 80"), std::string::npos) << search.Try(odd).refused;
+  const Json longest = PlanOf("--ranks 8 --context-parallel 8 --max-tokens --token-step 24 --device-memory 8MiB")["max_tokens"];
+  EXPECT_EQ(longest["sequence"].get<int64_t>() % 48, 0) << "parts are halved";
+  EXPECT_GT(longest["sequence"].get<int64_t>(), 0);
+}
+
+// Where four ranks do not reach, eight do, though there are four heads.
+TEST_F(Plans, AutoTakesMoreRanksThanHeads) {
+  const Json chosen = PlanOf("--ranks 8 --sequence 65536 --device-memory 44MiB --host-memory 1GiB --auto");
+  const std::string flags = chosen["auto"]["flags"];
+  EXPECT_NE(flags.find("--context-parallel 8"), std::string::npos) << flags;
+}
+
 TEST_F(Plans, MachineFilesAreChecked) {
   EXPECT_EQ(ReadMachine(File("a.json", R"({"gemm_flops": 1e12, "link": 5e9})")).gemm_flops, 1e12);
   EXPECT_EQ(ReadMachine(File("b.json", "{}")).h2d, MachineRates{}.h2d);
