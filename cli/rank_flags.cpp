@@ -16,8 +16,8 @@ namespace {
 
 // How long the other ranks, rank 0 with the weights to save among them, have to end after one has failed.
 constexpr auto kSaveTime = std::chrono::seconds(15);
-// The same for ranks without a word to save, when one was killed or stopped.
-constexpr auto kLostTime = std::chrono::seconds(1);
+// The same for ranks with nothing to save, when one was killed or stopped.
+constexpr auto kLostTime = std::chrono::seconds(2);
 // Processes to start on one machine: with many more than its cores they do not come up in time.
 constexpr int64_t kRanksPerCore = 16, kFewRanks = 64;
 
