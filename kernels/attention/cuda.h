@@ -49,12 +49,14 @@ void AttentionQueryGradient(const AttentionShape& shape, const AttentionArrays& 
 void AttentionSinkGradient(const AttentionShape& shape, const AttentionArrays& a,
                            const AttentionGradients& g, CUstream_st* stream);
 
-// Of arrays [batch,..,width] of `dtype` with rows behind each other: to row j += from row j where j < added; = 0 where
-// j >= kept.
+// Of arrays of rows of `width` values of `dtype`, `rows` a batch: those outside `kept` become 0, then those of `added`, which
+// `from` holds alone, are added.
+struct RowSpan {
+  int64_t begin, end;
+};
 struct KeyRows {
   int64_t batch, rows, width;
-  int64_t from_rows;  // of a batch in `from`
-  int64_t added, kept;
+  RowSpan kept, added;
 };
 void AddKeyRows(DType dtype, const KeyRows& rows, const void* from, void* to, CUstream_st* stream);
 

@@ -39,11 +39,11 @@ __global__ void AddKeyRowsKernel(KeyRows r, const T* from, T* to) {
   const int64_t row_size = r.rows * r.width, count = r.batch * row_size;
   for (int64_t k = FirstIndex(); k < count; k += IndexStride()) {
     const int64_t batch = k / row_size, at = k - batch * row_size, row = at / r.width;
-    if (row >= r.kept) {
-      to[k] = FromFloat<T>(0.0f);
-    } else if (row < r.added) {
-      to[k] = FromFloat<T>(ToFloat(to[k]) + ToFloat(from[batch * r.from_rows * r.width + at]));
-    }
+    const bool kept = r.kept.begin <= row && row < r.kept.end, added = r.added.begin <= row && row < r.added.end;
+    if (kept && !added) continue;
+    float sum = kept ? ToFloat(to[k]) : 0.0f;
+    if (added) sum += ToFloat(from[(batch * (r.added.end - r.added.begin) - r.added.begin) * r.width + at]);
+    to[k] = FromFloat<T>(sum);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <map>
@@ -82,12 +83,14 @@ struct Plan {
   int64_t bytes = 0;
 };
 
-// A run of queries and the keys that it may see, the first of all: a mask aligned at the end of both is then the causal one.
+// A run of queries and the keys that some of them see: a mask aligned at the end of both is then the causal one.
 struct Part {
-  int64_t first_query, queries, keys;
+  int64_t first_query, queries, first_key, keys;
+  RowSpan key_rows() const { return {first_key, first_key + keys}; }
 };
 Part PartOf(const AttentionShape& s, int64_t run) {
-  return {run * s.run, s.run, s.causal ? s.first[run] + s.run : s.keys};
+  const int64_t first = s.window > 0 ? std::max<int64_t>(0, s.first[run] - s.window + 1) : 0;
+  return {run * s.run, s.run, first, (s.causal ? s.first[run] + s.run : s.keys) - first};
 }
 
 class Maker {
@@ -244,10 +247,10 @@ bool Execute(const CudaStream& queue, const Plan& plan, std::unordered_map<int64
 
 void* Mutable(const void* data) { return const_cast<void*>(data); }
 
-// A run's rows of a bfloat16 array with `width` elements a query.
-void* QueriesFrom(const Part& part, const void* data, int64_t width) {
-  return static_cast<std::byte*>(Mutable(data)) + part.first_query * width * 2;
-}
+// Of a bfloat16 array with rows of `width` elements.
+void* RowFrom(const void* data, int64_t row, int64_t width) { return static_cast<std::byte*>(Mutable(data)) + row * width * 2; }
+void* QueriesOf(const Part& part, const void* data, int64_t width) { return RowFrom(data, part.first_query, width); }
+void* KeysOf(const Part& part, const void* data, int64_t width) { return RowFrom(data, part.first_key, width); }
 
 // Where the library works, and dk and dv of the first of two runs, which see fewer keys than those of the second.
 struct BackwardBuffers {
@@ -286,10 +289,10 @@ bool CudnnForward(CudaStream& queue, const AttentionShape& s, const AttentionArr
   }
   for (int64_t run = 0; run < s.runs; ++run) {
     const Part part = PartOf(s, run);
-    std::unordered_map<int64_t, void*> arrays = {{kQ, QueriesFrom(part, a.q, s.q_heads * s.d)},
-                                                 {kK, Mutable(a.k)},
-                                                 {kV, Mutable(a.v)},
-                                                 {kY, QueriesFrom(part, a.y, s.q_heads * s.dv)}};
+    std::unordered_map<int64_t, void*> arrays = {{kQ, QueriesOf(part, a.q, s.q_heads * s.d)},
+                                                 {kK, KeysOf(part, a.k, s.kv_heads * s.d)},
+                                                 {kV, KeysOf(part, a.v, s.kv_heads * s.dv)},
+                                                 {kY, QueriesOf(part, a.y, s.q_heads * s.dv)}};
     if (stats) arrays[kStats] = a.lse + part.first_query;
     if (sinks) arrays[kSink] = Mutable(a.sinks);
     if (!Execute(queue, *plans[run], std::move(arrays), workspace)) return false;
@@ -313,22 +316,21 @@ bool CudnnBackward(CudaStream& queue, const AttentionShape& s, const AttentionAr
     const Part part = PartOf(s, run);
     const bool first = run + 1 < s.runs;
     if (!Execute(queue, *plans[run],
-                 {{kQ, QueriesFrom(part, a.q, s.q_heads * s.d)},
-                  {kK, Mutable(a.k)},
-                  {kV, Mutable(a.v)},
-                  {kY, QueriesFrom(part, a.y, s.q_heads * s.dv)},
-                  {kDy, QueriesFrom(part, g.dy, s.q_heads * s.dv)},
+                 {{kQ, QueriesOf(part, a.q, s.q_heads * s.d)},
+                  {kK, KeysOf(part, a.k, s.kv_heads * s.d)},
+                  {kV, KeysOf(part, a.v, s.kv_heads * s.dv)},
+                  {kY, QueriesOf(part, a.y, s.q_heads * s.dv)},
+                  {kDy, QueriesOf(part, g.dy, s.q_heads * s.dv)},
                   {kStats, a.lse + part.first_query},
-                  {kDq, QueriesFrom(part, g.dq, s.q_heads * s.d)},
-                  {kDk, first ? buffers.dk : g.dk},
-                  {kDv, first ? buffers.dv : g.dv}},
+                  {kDq, QueriesOf(part, g.dq, s.q_heads * s.d)},
+                  {kDk, first ? buffers.dk : KeysOf(part, g.dk, s.kv_heads * s.d)},
+                  {kDv, first ? buffers.dv : KeysOf(part, g.dv, s.kv_heads * s.dv)}},
                  buffers.workspace))
       return false;
   }
   if (s.runs == 1) return true;
-  const int64_t added = PartOf(s, 0).keys, kept = PartOf(s, 1).keys;
   const auto add = [&](int64_t channels, const void* from, void* to) {
-    AddKeyRows(a.dtype, {s.batch, s.keys, s.kv_heads * channels, added, added, kept}, from, to, queue.stream);
+    AddKeyRows(a.dtype, {s.batch, s.keys, s.kv_heads * channels, PartOf(s, 1).key_rows(), PartOf(s, 0).key_rows()}, from, to, queue.stream);
   };
   add(s.d, buffers.dk, g.dk);
   add(s.dv, buffers.dv, g.dv);
