@@ -184,16 +184,17 @@ cublasStatus_t Run(CudaStream& queue, const GemmCall& g, const cublasLtMatmulAlg
                         static_cast<size_t>(kWorkspaceBytes), queue.stream);
 }
 
-// Rows of C that are columns of A, in an odd number: the last few of them, wherever a caller cuts, are
-// then the same product (a weight's gradient whole and by strips, which end at these groups).
-void MultiplyInGroups(CudaStream& queue, const GemmCall& call, void* workspace) {
-  for (int64_t row = 0; row < call.m; row += kSumGroup) {
-    GemmCall rows = call;
-    rows.m = std::min(kSumGroup, call.m - row);
-    rows.a.data = static_cast<const std::byte*>(call.a.data) + BytesOf(call.a.dtype, row);
-    rows.c = static_cast<std::byte*>(call.c) + BytesOf(call.c_dtype, row * call.c_stride);
-    Gemm(queue, rows, workspace);
-  }
+// Rows of C that are columns of A: those beyond the last multiple of 8 are summed apart, one chain each, as
+// the library's kernels for other lengths add in another order. Strips of a weight's gradient begin at
+// multiples, so theirs are the same.
+void MultiplyColumns(CudaStream& queue, const GemmCall& call, void* workspace) {
+  GemmCall body = call, rest = call;
+  body.m = call.m / 8 * 8;
+  rest.m = call.m - body.m;
+  rest.a.data = static_cast<const std::byte*>(call.a.data) + BytesOf(call.a.dtype, body.m);
+  rest.c = static_cast<std::byte*>(call.c) + BytesOf(call.c_dtype, body.m * call.c_stride);
+  Gemm(queue, body, workspace);
+  SimtGemm(rest, queue.stream);
 }
 
 }  // namespace
@@ -226,8 +227,7 @@ void Gemm(CudaStream& queue, const GemmCall& call, void* workspace) {
   if (call.m == 0 || call.n == 0) return;
   const bool bf16 = call.a.dtype == DType::kBFloat16 && call.b.dtype == DType::kBFloat16;
   if (!bf16 || call.k == 0) return SimtGemm(call, queue.stream);
-  if (call.a.transposed && call.m % 8 != 0 && call.m > kSumGroup)
-    return MultiplyInGroups(queue, call, workspace);
+  if (call.a.transposed && call.m % 8 != 0) return MultiplyColumns(queue, call, workspace);
   const cublasLtMatmulAlgo_t* algorithm = AlgorithmFor(queue, call);
   cublasStatus_t status =
       algorithm == nullptr ? CUBLAS_STATUS_NOT_SUPPORTED : Run(queue, call, *algorithm, workspace);

@@ -66,7 +66,13 @@ Array<float> Ids(const Dims& dims, int64_t below, uint32_t seed) {
 
 void ExpectSame(const Array<float>& a, const Array<float>& b, const std::string& what) {
   ASSERT_EQ(a.f.size(), b.f.size()) << what;
-  EXPECT_EQ(std::memcmp(a.f.data(), b.f.data(), a.f.size() * sizeof(float)), 0) << what;
+  size_t differ = 0, first = 0;
+  for (size_t i = a.f.size(); i-- > 0;) {
+    if (std::memcmp(&a.f[i], &b.f[i], sizeof(float)) == 0) continue;
+    ++differ;
+    first = i;
+  }
+  EXPECT_EQ(differ, 0u) << what << ": of " << a.f.size() << ", first " << first << ": " << a.f[first] << " and " << b.f[first];
 }
 
 // Error over rms: `terms` roundings of one element at most add up in the same sense.
