@@ -1,5 +1,6 @@
 #include <type_traits>
 
+#include "kernels/attention/cuda_tensor.h"
 #include "kernels/attention/cuda_tile.cuh"
 #include "kernels/device/launch.cuh"
 
@@ -61,6 +62,7 @@ void AddKeyRows(DType dtype, const KeyRows& rows, const void* from, void* to, CU
 void AttentionKeyGradient(const AttentionShape& s, const AttentionArrays& a,
                           const AttentionGradients& g, CUstream_st* stream) {
   if (s.batch * s.keys * s.q_heads == 0) return;
+  if (SuitsTensorCores(s, a, g)) return TensorKeyGradient(s, a, g, stream);
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(max(s.d, s.dv), [&](auto chunks) {
       AttentionKeyGradientKernel<decltype(type), decltype(chunks)::value>

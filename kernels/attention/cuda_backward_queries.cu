@@ -1,5 +1,6 @@
 #include <type_traits>
 
+#include "kernels/attention/cuda_tensor.h"
 #include "kernels/attention/cuda_tile.cuh"
 #include "kernels/device/group.cuh"
 #include "kernels/device/launch.cuh"
@@ -63,6 +64,7 @@ __global__ void __launch_bounds__(kThreads)
 void AttentionQueryGradient(const AttentionShape& s, const AttentionArrays& a,
                             const AttentionGradients& g, CUstream_st* stream) {
   if (s.batch * s.queries * s.q_heads == 0) return;
+  if (SuitsTensorCores(s, a, g)) return TensorQueryGradient(s, a, g, stream);
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(s.d, [&](auto chunks) {
       AttentionQueryGradientKernel<decltype(type), decltype(chunks)::value>

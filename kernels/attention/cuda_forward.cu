@@ -1,6 +1,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "kernels/attention/cuda_tensor.h"
 #include "kernels/attention/cuda_tile.cuh"
 
 namespace weir::cuda {
@@ -95,6 +96,7 @@ __global__ void __launch_bounds__(kTileThreads)
 
 void AttentionForward(const AttentionShape& s, const AttentionArrays& a, CUstream_st* stream) {
   if (s.batch * s.queries * s.q_heads == 0) return;
+  if (SuitsTensorCores(s, a)) return TensorForward(s, a, stream);
   WithFloatType(a.dtype, [&](auto type) {
     WithChunks(s.dv, [&](auto chunks) {
       AttentionForwardKernel<decltype(type), decltype(chunks)::value>

@@ -113,9 +113,10 @@ __device__ void StoreRows(const float (&sum)[kChunks][kSide][kSide], const float
   }
 }
 
-__host__ __device__ inline int64_t TilesOf(int64_t rows) { return (rows + kTile - 1) / kTile; }
-__device__ inline int RowsOfTile(int64_t first, int64_t end) {
-  return static_cast<int>(min(static_cast<int64_t>(kTile), end - first));
+// Tiles have `size` rows; the float32 kernels' are 64.
+__host__ __device__ inline int64_t TilesOf(int64_t rows, int size = kTile) { return (rows + size - 1) / size; }
+__device__ inline int RowsOfTile(int64_t first, int64_t end, int size = kTile) {
+  return static_cast<int>(min(static_cast<int64_t>(size), end - first));
 }
 
 // A tile of queries, within a run: rows [row, row + rows) of the arrays, the first of them at `position` of the sequence.
@@ -123,14 +124,16 @@ struct QueryTile {
   int64_t row, position;
   int rows;
 };
+template <int kSize = kTile>
 __device__ inline QueryTile QueryTileAt(const AttentionShape& s, int64_t run, int64_t tile) {
-  const int64_t first = tile * kTile;
-  return {run * s.run + first, s.first[run] + first, RowsOfTile(first, s.run)};
+  const int64_t first = tile * kSize;
+  return {run * s.run + first, s.first[run] + first, RowsOfTile(first, s.run, kSize)};
 }
 // Of all runs' tiles.
+template <int kSize = kTile>
 __device__ inline QueryTile QueryTileAt(const AttentionShape& s, int64_t tile) {
-  const int64_t of_run = TilesOf(s.run);
-  return QueryTileAt(s, tile / of_run, tile % of_run);
+  const int64_t of_run = TilesOf(s.run, kSize);
+  return QueryTileAt<kSize>(s, tile / of_run, tile % of_run);
 }
 
 // Queries against keys [j, j + 64) of one head.
@@ -163,9 +166,9 @@ __device__ HeadRows<T> RowsOf(const AttentionShape& s, const void* array, int64_
 }
 template <class T>
 __device__ HeadRows<T> KeyRowsOf(const AttentionShape& s, const void* array, int64_t batch,
-                                 int64_t first, int64_t kv_head, int64_t channels) {
+                                 int64_t first, int64_t kv_head, int64_t channels, int size = kTile) {
   return {static_cast<const T*>(array) + ((batch * s.keys + first) * s.kv_heads + kv_head) * channels,
-          s.kv_heads * channels, RowsOfTile(first, s.keys)};
+          s.kv_heads * channels, RowsOfTile(first, s.keys, size)};
 }
 
 __device__ inline float CapScore(const AttentionShape& s, float product) {
@@ -174,7 +177,7 @@ __device__ inline float CapScore(const AttentionShape& s, float product) {
 }
 
 // Key tiles [begin, end) that some query of the tile sees, in tiles (start: that of its first query); and query tiles of
-// a run that see keys of the tile at j.
+// a run that see some of the `keys` keys from j.
 struct TileSpan {
   int64_t begin, end;
 };
@@ -182,8 +185,8 @@ __device__ inline TileSpan KeyTilesOf(const AttentionShape& s, const QueryTile& 
   const int64_t first = s.window > 0 ? max(start, i.position - s.window + 1) : start;
   return {first / kTile, TilesOf(s.causal ? i.position + i.rows : s.keys)};
 }
-__device__ inline TileSpan QueryTilesOf(const AttentionShape& s, int64_t run, int64_t j) {
-  const int64_t first = s.first[run], run_end = first + s.run, last_key = min(s.keys, j + kTile) - 1;
+__device__ inline TileSpan QueryTilesOf(const AttentionShape& s, int64_t run, int64_t j, int keys = kTile) {
+  const int64_t first = s.first[run], run_end = first + s.run, last_key = min(s.keys, j + keys) - 1;
   const int64_t begin = max(s.causal ? j : 0, first), end = s.window > 0 ? min(run_end, last_key + s.window) : run_end;
   if (end <= begin) return {0, 0};
   return {(begin - first) / kTile, TilesOf(end - first)};
@@ -231,7 +234,9 @@ void WithChunks(int64_t channels, const Body& body) {
 inline dim3 TileGrid(const AttentionShape& s, int64_t tiles, int64_t heads) {
   return dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(heads), static_cast<unsigned>(s.batch));
 }
-inline dim3 QueryGrid(const AttentionShape& s) { return TileGrid(s, s.runs * TilesOf(s.run), s.q_heads); }
-inline dim3 KeyGrid(const AttentionShape& s) { return TileGrid(s, TilesOf(s.keys), s.kv_heads); }
+inline dim3 QueryGrid(const AttentionShape& s, int size = kTile) {
+  return TileGrid(s, s.runs * TilesOf(s.run, size), s.q_heads);
+}
+inline dim3 KeyGrid(const AttentionShape& s, int size = kTile) { return TileGrid(s, TilesOf(s.keys, size), s.kv_heads); }
 
 }  // namespace weir::cuda

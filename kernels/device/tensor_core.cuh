@@ -30,7 +30,13 @@ __device__ inline int Swizzled(int row, int chunk) {
   return row * kWidth + (chunk ^ (row & 7)) * 8;
 }
 
-// Four 8x8 blocks; lane l names row l % 8 of block l / 8. Transposed: a thread gets the elements
+// Four 8x8 blocks; lane l names row l % 8 of block l / 8. A thread gets the elements (lane / 4, 2 (lane % 4) + {0, 1}).
+__device__ inline void LoadBlocks(const void* row, uint32_t (&blocks)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(blocks[0]), "=r"(blocks[1]), "=r"(blocks[2]), "=r"(blocks[3])
+               : "r"(SharedAddress(row)));
+}
+// The same blocks. Transposed: a thread gets the elements
 // (2 (lane % 4) + {0, 1}, lane / 4) of each block as stored.
 __device__ inline void LoadTransposed(const void* row, uint32_t& a, uint32_t& b, uint32_t& c,
                                       uint32_t& d) {
