@@ -15,15 +15,17 @@ namespace weir {
 inline double Rounded(double value) { return BFloat16ToFloat(FloatToBFloat16(static_cast<float>(value))); }
 
 inline std::vector<Array<double>> RoundedAttention(const Attributes& attributes, const std::vector<Array<double>>& in) {
-  const AttentionConfig c(attributes, in[0].dims, in[1].dims, in[2].dims);
+  AttentionConfig c(attributes, in[0].dims, in[1].dims, in[2].dims);
+  if (in.size() > 4) c.starts = in[4].i.data();
+  const bool sinks = in.size() > 3 && !in[3].f.empty();
   auto y = Array<double>::Floats({c.batch, c.queries, c.q_heads, c.dv});
   for (int64_t b = 0; b < c.batch; ++b) {
     for (int64_t h = 0; h < c.q_heads; ++h) {
       for (int64_t i = 0; i < c.queries; ++i) {
         const std::vector<double> s = AttentionScores(c, in[0], in[1], b, i, h);
-        double top = in.size() > 3 ? in[3].f[h] : s[0], sum = 0;
+        double top = sinks ? in[3].f[h] : s[0], sum = 0;
         for (double score : s) top = std::max(top, score);
-        if (in.size() > 3) sum = std::exp(in[3].f[h] - top);
+        if (sinks) sum = std::exp(in[3].f[h] - top);
         for (double score : s) sum += std::exp(score - top);
         for (size_t j = 0; j < s.size(); ++j) {
           const double p = Rounded(std::exp(s[j] - top));
@@ -41,7 +43,8 @@ inline std::vector<Array<double>> RoundedAttention(const Attributes& attributes,
 inline std::vector<Array<double>> RoundedAttentionGradient(const Attributes& attributes,
                                                            const std::vector<Array<double>>& in) {
   const Array<double>&q = in[0], &k = in[1], &v = in[2], &y = in[3], &lse = in[4], &dy = in[5];
-  const AttentionConfig c(attributes, q.dims, k.dims, v.dims);
+  AttentionConfig c(attributes, q.dims, k.dims, v.dims);
+  if (in.size() > 8) c.starts = in[8].i.data();
   auto dq = Array<double>::Floats(q.dims);
   std::vector<Array<double>> dks(2, Array<double>::Floats(k.dims)), dvs(2, Array<double>::Floats(v.dims));  // by run
   for (int64_t b = 0; b < c.batch; ++b) {
