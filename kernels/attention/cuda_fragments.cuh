@@ -1,5 +1,6 @@
-// Tiles of bfloat16 rows in shared memory and their products on tensor cores. A warp owns kRowTiles x 16 rows. Thread
-// (g = lane / 4, t = lane % 4) holds of a 16 x 8 block c: rows g (c[0], c[1]) and g + 8 (c[2], c[3]), columns 2 t, 2 t + 1.
+// Tiles of bfloat16 rows in shared memory and their products on tensor cores. A warp owns kRowTiles x 16
+// rows. Thread (g = lane / 4, t = lane % 4) holds of a 16 x 8 block c: rows g (c[0], c[1]) and g + 8 (c[2],
+// c[3]), columns 2 t, 2 t + 1.
 #pragma once
 #include <cmath>
 
@@ -36,7 +37,8 @@ __device__ void FetchRows(const HeadRows<BFloat16>& rows, int channels, BFloat16
 
 // c = a[rows,kWidth] b[columns,kWidth]^T, the rows from `row` of a and from `column` of b.
 template <int kWidth, int kRowTiles, int kColumnTiles>
-__device__ void MultiplyRows(const BFloat16* a, int row, const BFloat16* b, int column, Blocks<kRowTiles, kColumnTiles>& c) {
+__device__ void MultiplyRows(const BFloat16* a, int row, const BFloat16* b, int column,
+                             Blocks<kRowTiles, kColumnTiles>& c) {
   const int lane = Lane(), a_row = row + lane % 16, b_row = column + lane / 16 * 8 + lane % 8;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -47,7 +49,8 @@ __device__ void MultiplyRows(const BFloat16* a, int row, const BFloat16* b, int 
   for (int k = 0; k < kWidth / 16; ++k) {
     uint32_t left[kRowTiles][4];
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) LoadBlocks(a + Swizzled<kWidth>(a_row + m * 16, 2 * k + lane / 16), left[m]);
+    for (int m = 0; m < kRowTiles; ++m)
+      LoadBlocks(a + Swizzled<kWidth>(a_row + m * 16, 2 * k + lane / 16), left[m]);
 #pragma unroll
     for (int n = 0; n < kColumnTiles; n += 2) {
       uint32_t right[4];
@@ -71,7 +74,8 @@ __device__ void AddWeighted(const Weights<kRowTiles, kSteps>& w, const BFloat16*
 #pragma unroll
     for (int n = 0; n < kWidth / 8; n += 2) {
       uint32_t right[4];
-      LoadTransposed(x + Swizzled<kWidth>(x_row + k * 16, n + lane / 16), right[0], right[1], right[2], right[3]);
+      LoadTransposed(x + Swizzled<kWidth>(x_row + k * 16, n + lane / 16), right[0], right[1], right[2],
+                     right[3]);
 #pragma unroll
       for (int m = 0; m < kRowTiles; ++m) {
         MultiplyAdd(w[m][k], {right[0], right[1]}, c[m][n]);
@@ -87,7 +91,8 @@ __device__ inline uint32_t PackPair(float low, float high) {
 }
 // Rounded, as left operand of a product.
 template <int kRowTiles, int kColumnTiles>
-__device__ void PackWeights(const Blocks<kRowTiles, kColumnTiles>& c, Weights<kRowTiles, kColumnTiles / 2>& w) {
+__device__ void PackWeights(const Blocks<kRowTiles, kColumnTiles>& c,
+                            Weights<kRowTiles, kColumnTiles / 2>& w) {
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
 #pragma unroll
@@ -100,8 +105,8 @@ __device__ void PackWeights(const Blocks<kRowTiles, kColumnTiles>& c, Weights<kR
 
 // The warp's rows c[row] * factor(m, half) to rows `to`, of `rows` the block has.
 template <int kRowTiles, int kColumnTiles, class Factor>
-__device__ void StoreBlocks(const Blocks<kRowTiles, kColumnTiles>& c, const Factor& factor, BFloat16* to, int64_t stride,
-                            int rows, int channels) {
+__device__ void StoreBlocks(const Blocks<kRowTiles, kColumnTiles>& c, const Factor& factor, BFloat16* to,
+                            int64_t stride, int rows, int channels) {
   const int first = Warp() * kRowTiles * 16 + Lane() / 4;
 #pragma unroll
   for (int m = 0; m < kRowTiles; ++m) {
@@ -114,7 +119,8 @@ __device__ void StoreBlocks(const Blocks<kRowTiles, kColumnTiles>& c, const Fact
       for (int n = 0; n < kColumnTiles; ++n) {
         const int channel = n * 8 + Lane() % 4 * 2;
         if (channel >= channels) continue;
-        *reinterpret_cast<uint32_t*>(to + row * stride + channel) = PackPair(c[m][n][2 * half] * f, c[m][n][2 * half + 1] * f);
+        *reinterpret_cast<uint32_t*>(to + row * stride + channel) =
+            PackPair(c[m][n][2 * half] * f, c[m][n][2 * half + 1] * f);
       }
     }
   }
@@ -154,7 +160,8 @@ struct KeySpan {
   int begin, end;
   __device__ bool Has(int key) const { return key >= begin && key < end; }
 };
-__device__ inline KeySpan KeysOf(const AttentionShape& s, const AttentionArrays& a, int64_t batch, const QueryTile& i, int row) {
+__device__ inline KeySpan KeysOf(const AttentionShape& s, const AttentionArrays& a, int64_t batch,
+                                 const QueryTile& i, int row) {
   if (row >= i.rows) return {INT32_MAX, 0};
   const int64_t position = i.position + row, start = StartOf(s, a, batch, position);
   return {static_cast<int>(s.window > 0 ? max(start, position - s.window + 1) : start),

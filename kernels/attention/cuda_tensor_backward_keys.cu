@@ -11,7 +11,8 @@ enum class Pass { kBoth, kKeys, kValues };
 
 template <int kWidth, Pass kPass>
 struct Sizes {
-  static constexpr int kRowTiles = kWidth == 64 ? 2 : 1, kRows = kTensorWarps * 16 * kRowTiles, kTileSize = kColumns * kWidth;
+  static constexpr int kRowTiles = kWidth == 64 ? 2 : 1, kRows = kTensorWarps * 16 * kRowTiles,
+                       kTileSize = kColumns * kWidth;
   static constexpr int kAtOnce = kWidth == 128 ? 64 : 32;  // columns of a product, as registers allow
   static constexpr bool kKeys = kPass != Pass::kValues, kValues = kPass != Pass::kKeys;
   static constexpr int kKeyWidth = kKeys ? kWidth : 16, kValueWidth = kValues ? kWidth : 16;
@@ -27,10 +28,10 @@ struct QueryStat {
   KeySpan keys = {INT32_MAX, 0};
 };
 
-// The first position of [begin, end) whose document starts at or behind `key`: starts do not fall. All threads of the
-// block look at once.
-__device__ int64_t StartedBefore(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t begin,
-                                 int64_t end, int64_t key) {
+// The first position of [begin, end) whose document starts at or behind `key`: starts do not fall. All
+// threads of the block look at once.
+__device__ int64_t StartedBefore(const AttentionShape& s, const AttentionArrays& a, int64_t batch,
+                                 int64_t begin, int64_t end, int64_t key) {
   while (begin < end) {
     const int64_t step = (end - begin + kTensorThreads - 1) / kTensorThreads, at = begin + threadIdx.x * step;
     const int before = __syncthreads_count(at < end && StartOf(s, a, batch, at) < key);
@@ -44,7 +45,8 @@ __device__ int64_t StartedBefore(const AttentionShape& s, const AttentionArrays&
 // Tiles of queries that see keys of a tile: over heads of the group, runs, and queries, in order.
 class QueryWalk {
  public:
-  __device__ QueryWalk(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t kv, int64_t key, int keys)
+  __device__ QueryWalk(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t kv,
+                       int64_t key, int keys)
       : head_(static_cast<int>(kv * (s.q_heads / s.kv_heads))),
         heads_(static_cast<int>(s.q_heads / s.kv_heads)),
         first_(Find(s, a, batch, 0, key, keys)),
@@ -68,8 +70,8 @@ class QueryWalk {
   struct Range {
     int begin, end;
   };
-  __device__ static Range Find(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t run, int64_t key,
-                               int keys) {
+  __device__ static Range Find(const AttentionShape& s, const AttentionArrays& a, int64_t batch, int64_t run,
+                               int64_t key, int keys) {
     TileSpan tiles = QueryTilesOf(s, run, key, keys);
     if (a.starts != nullptr && tiles.begin < tiles.end) {
       const int64_t first = s.first[run], begin = first + tiles.begin * kColumns,
@@ -84,11 +86,13 @@ class QueryWalk {
   int tile_, run_ = 0;
 };
 
-// A block per tile of keys of a kv head: dk and dv of a warp's rows over (head of the group, tile of queries) in order.
+// A block per tile of keys of a kv head: dk and dv of a warp's rows over (head of the group, tile of queries)
+// in order.
 template <int kWidth, Pass kPass>
-__global__ void __launch_bounds__(kTensorThreads) TensorKeyGradientKernel(
-    const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a,
-    const __grid_constant__ AttentionGradients g) {
+__global__ void __launch_bounds__(kTensorThreads)
+    TensorKeyGradientKernel(const __grid_constant__ AttentionShape s,
+                            const __grid_constant__ AttentionArrays a,
+                            const __grid_constant__ AttentionGradients g) {
   using Size = Sizes<kWidth, kPass>;
   constexpr int kRowTiles = Size::kRowTiles, kAtOnce = Size::kAtOnce;
   __shared__ QueryStats stats[2];
@@ -99,7 +103,8 @@ __global__ void __launch_bounds__(kTensorThreads) TensorKeyGradientKernel(
   const int thread = static_cast<int>(threadIdx.x), rows = RowsOfTile(j, s.keys, Size::kRows);
   const auto fetch = [&](int64_t head, const QueryTile& i, int buffer) {
     FetchRows<kColumns, kWidth>(RowsOf<BFloat16>(s, a.q, batch, i, head, d), d, q + buffer * Size::kTileSize);
-    FetchRows<kColumns, kWidth>(RowsOf<BFloat16>(s, g.dy, batch, i, head, dv), dv, dy + buffer * Size::kTileSize);
+    FetchRows<kColumns, kWidth>(RowsOf<BFloat16>(s, g.dy, batch, i, head, dv), dv,
+                                dy + buffer * Size::kTileSize);
     QueryStat stat;
     if (thread >= i.rows) return stat;
     const int64_t at = (batch * s.q_heads + head) * s.queries + i.row + thread;
@@ -151,7 +156,9 @@ __global__ void __launch_bounds__(kTensorThreads) TensorKeyGradientKernel(
       const int query = column + Lane() % 4 * 2;
       if (!seen.Covers(own, kRowTiles * 16)) {
         const int key = own + Lane() / 4;
-        Hide([&](int m, int n, int e) { return of.keys[query + n * 8 + e % 2].Has(key + m * 16 + e / 2 * 8); }, c);
+        Hide(
+            [&](int m, int n, int e) { return of.keys[query + n * 8 + e % 2].Has(key + m * 16 + e / 2 * 8); },
+            c);
       }
       DifferentiateScores(
           scores, [&](int, int n, int e) { return of.lse[query + n * 8 + e % 2]; },
@@ -170,15 +177,20 @@ __global__ void __launch_bounds__(kTensorThreads) TensorKeyGradientKernel(
   }
   const int64_t row = (batch * s.keys + j) * s.kv_heads + kv;
   if constexpr (Size::kKeys) {
-    StoreBlocks(dk, [&](int, int) { return s.scale; }, static_cast<BFloat16*>(g.dk) + row * d, s.kv_heads * d, rows, d);
+    StoreBlocks(
+        dk, [&](int, int) { return s.scale; }, static_cast<BFloat16*>(g.dk) + row * d, s.kv_heads * d, rows,
+        d);
   }
   if constexpr (Size::kValues) {
-    StoreBlocks(dvalue, [](int, int) { return 1.0f; }, static_cast<BFloat16*>(g.dv) + row * dv, s.kv_heads * dv, rows, dv);
+    StoreBlocks(
+        dvalue, [](int, int) { return 1.0f; }, static_cast<BFloat16*>(g.dv) + row * dv, s.kv_heads * dv, rows,
+        dv);
   }
 }
 
 template <int kWidth, Pass kPass>
-void Launch(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
+void Launch(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
+            CUstream_st* stream) {
   using Size = Sizes<kWidth, kPass>;
   constexpr int kBytes = 2 * (2 * Size::kRows * kWidth + 4 * Size::kTileSize);
   LaunchTiles(TensorKeyGradientKernel<kWidth, kPass>, KeyGrid(s, Size::kRows), kBytes, stream, s, a, g);
@@ -186,7 +198,8 @@ void Launch(const AttentionShape& s, const AttentionArrays& a, const AttentionGr
 
 }  // namespace
 
-void TensorKeyGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
+void TensorKeyGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
+                       CUstream_st* stream) {
   WithWidth(s, [&](auto width) {
     constexpr int kWidth = decltype(width)::value;
     if constexpr (kWidth <= 128) {

@@ -8,16 +8,18 @@ namespace {
 
 template <int kWidth>
 struct Sizes {
-  static constexpr int kRowTiles = kWidth <= 128 ? 2 : 1, kRows = kTensorWarps * 16 * kRowTiles, kTileSize = kColumns * kWidth;
-  static constexpr int kAtOnce = kWidth == 64 ? 64 : 32;  // columns of a product, as registers allow
+  static constexpr int kRowTiles = kWidth == 64 ? 2 : 1, kRows = kTensorWarps * 16 * kRowTiles,
+                       kTileSize = kColumns * kWidth;
+  static constexpr int kAtOnce = kWidth <= 128 ? 64 : 32;  // columns of a product, as registers allow
   static constexpr int kBytes = 2 * (2 * kRows * kWidth + 4 * kTileSize);
 };
 
 // A block per tile of queries of a head: dq of a warp's rows over tiles of keys in order.
 template <int kWidth>
-__global__ void __launch_bounds__(kTensorThreads) TensorQueryGradientKernel(
-    const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a,
-    const __grid_constant__ AttentionGradients g) {
+__global__ void __launch_bounds__(kTensorThreads)
+    TensorQueryGradientKernel(const __grid_constant__ AttentionShape s,
+                              const __grid_constant__ AttentionArrays a,
+                              const __grid_constant__ AttentionGradients g) {
   using Size = Sizes<kWidth>;
   constexpr int kRowTiles = Size::kRowTiles, kAtOnce = Size::kAtOnce;
   auto* q = reinterpret_cast<BFloat16*>(tensor_shared);
@@ -70,17 +72,20 @@ __global__ void __launch_bounds__(kTensorThreads) TensorQueryGradientKernel(
       MultiplyRows<kWidth>(dy, first, v + at, column, dp);
       scores.Prepare(c);
       if (!seen.Covers(key, kAtOnce)) {
-        Hide([&](int m, int n, int e) { return keys[m][e / 2].Has(key + n * 8 + Lane() % 4 * 2 + e % 2); }, c);
+        Hide([&](int m, int n, int e) { return keys[m][e / 2].Has(key + n * 8 + Lane() % 4 * 2 + e % 2); },
+             c);
       }
       DifferentiateScores(
-          scores, [&](int m, int, int e) { return lse[m][e / 2]; }, [&](int m, int, int e) { return delta[m][e / 2]; }, c, dp);
+          scores, [&](int m, int, int e) { return lse[m][e / 2]; },
+          [&](int m, int, int e) { return delta[m][e / 2]; }, c, dp);
       Weights<kRowTiles, kAtOnce / 16> ds;
       PackWeights(dp, ds);
       AddWeighted<kWidth>(ds, k + at, column, dq);
     }
   }
   BFloat16* out = static_cast<BFloat16*>(g.dq) + ((batch * s.queries + i.row) * s.q_heads + head) * d;
-  StoreBlocks(dq, [&](int, int) { return s.scale; }, out, s.q_heads * d, i.rows, d);
+  StoreBlocks(
+      dq, [&](int, int) { return s.scale; }, out, s.q_heads * d, i.rows, d);
 }
 
 }  // namespace
@@ -93,7 +98,8 @@ void TensorQueryGradient(const AttentionShape& s, const AttentionArrays& a, cons
                          CUstream_st* stream) {
   WithWidth(s, [&](auto width) {
     using Size = Sizes<decltype(width)::value>;
-    LaunchTiles(TensorQueryGradientKernel<decltype(width)::value>, QueryGrid(s, Size::kRows), Size::kBytes, stream, s, a, g);
+    LaunchTiles(TensorQueryGradientKernel<decltype(width)::value>, QueryGrid(s, Size::kRows), Size::kBytes,
+                stream, s, a, g);
   });
 }
 

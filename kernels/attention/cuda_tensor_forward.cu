@@ -8,7 +8,8 @@ namespace {
 
 template <int kWidth>
 struct Sizes {
-  static constexpr int kRowTiles = kWidth <= 128 ? 2 : 1, kRows = kTensorWarps * 16 * kRowTiles, kTileSize = kColumns * kWidth;
+  static constexpr int kRowTiles = kWidth <= 128 ? 2 : 1, kRows = kTensorWarps * 16 * kRowTiles,
+                       kTileSize = kColumns * kWidth;
   static constexpr int kBytes = 2 * (kRows * kWidth + 4 * kTileSize);
 };
 
@@ -17,10 +18,11 @@ template <int kRowTiles>
 struct RunningSoftmax {
   float top[kRowTiles][2], sum[kRowTiles][2];
 
-  // c -> exp(score - top), correction = what earlier results are to be multiplied by; whether some are. A tile
-  // without a visible key leaves both as they are.
+  // c -> exp(score - top), correction = what earlier results are to be multiplied by; whether some are. A
+  // tile without a visible key leaves both as they are.
   template <int kColumnTiles>
-  __device__ bool Add(const Scores& scores, Blocks<kRowTiles, kColumnTiles>& c, float (&correction)[kRowTiles][2]) {
+  __device__ bool Add(const Scores& scores, Blocks<kRowTiles, kColumnTiles>& c,
+                      float (&correction)[kRowTiles][2]) {
     bool moved = false;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
@@ -28,16 +30,19 @@ struct RunningSoftmax {
       for (int half = 0; half < 2; ++half) {
         float joined = top[m][half];
 #pragma unroll
-        for (int n = 0; n < kColumnTiles; ++n) joined = fmaxf(joined, fmaxf(c[m][n][2 * half], c[m][n][2 * half + 1]));
+        for (int n = 0; n < kColumnTiles; ++n)
+          joined = fmaxf(joined, fmaxf(c[m][n][2 * half], c[m][n][2 * half + 1]));
         joined = fmaxf(joined, __shfl_xor_sync(~0u, joined, 1));
         joined = fmaxf(joined, __shfl_xor_sync(~0u, joined, 2));
-        const float base = joined == -INFINITY ? 0.0f : joined, offset = -base * scores.slope;  // no key seen yet
+        const float base = joined == -INFINITY ? 0.0f : joined,
+                    offset = -base * scores.slope;  // no key seen yet
         const float factor = Exp2((top[m][half] - base) * scores.slope);
         float row = 0;
 #pragma unroll
         for (int n = 0; n < kColumnTiles; ++n) {
 #pragma unroll
-          for (int e = 2 * half; e < 2 * half + 2; ++e) row += c[m][n][e] = Exp2(fmaf(c[m][n][e], scores.slope, offset));
+          for (int e = 2 * half; e < 2 * half + 2; ++e)
+            row += c[m][n][e] = Exp2(fmaf(c[m][n][e], scores.slope, offset));
         }
         sum[m][half] = fmaf(sum[m][half], factor, row);
         top[m][half] = joined;
@@ -62,8 +67,8 @@ struct RunningSoftmax {
 
 // A block per tile of queries of a head: a warp's rows against tiles of keys in order.
 template <int kWidth>
-__global__ void __launch_bounds__(kTensorThreads) TensorForwardKernel(
-    const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a) {
+__global__ void __launch_bounds__(kTensorThreads)
+    TensorForwardKernel(const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a) {
   using Size = Sizes<kWidth>;
   constexpr int kRowTiles = Size::kRowTiles;
   auto* q = reinterpret_cast<BFloat16*>(tensor_shared);
@@ -127,7 +132,8 @@ __global__ void __launch_bounds__(kTensorThreads) TensorForwardKernel(
   }
   softmax.Finish();
   BFloat16* out = static_cast<BFloat16*>(a.y) + ((batch * s.queries + i.row) * s.q_heads + head) * dv;
-  StoreBlocks(y, [&](int m, int half) { return 1.0f / softmax.sum[m][half]; }, out, s.q_heads * dv, i.rows, dv);
+  StoreBlocks(
+      y, [&](int m, int half) { return 1.0f / softmax.sum[m][half]; }, out, s.q_heads * dv, i.rows, dv);
   if (a.lse == nullptr || Lane() % 4 != 0) return;
   float* lse = a.lse + (batch * s.q_heads + head) * s.queries + i.row;
 #pragma unroll
@@ -144,13 +150,15 @@ __global__ void __launch_bounds__(kTensorThreads) TensorForwardKernel(
 
 bool SuitsTensorCores(const AttentionShape& s, const AttentionArrays& a) {
   return a.dtype == DType::kBFloat16 && s.d > 0 && s.dv > 0 && s.d % 8 == 0 && s.dv % 8 == 0 && s.scale > 0 &&
-         s.keys < INT32_MAX - kColumns && IsAligned(a.q) && IsAligned(a.k) && IsAligned(a.v) && IsAligned(a.y);
+         s.keys < INT32_MAX - kColumns && IsAligned(a.q) && IsAligned(a.k) && IsAligned(a.v) &&
+         IsAligned(a.y);
 }
 
 void TensorForward(const AttentionShape& s, const AttentionArrays& a, CUstream_st* stream) {
   WithWidth(s, [&](auto width) {
     using Size = Sizes<decltype(width)::value>;
-    LaunchTiles(TensorForwardKernel<decltype(width)::value>, QueryGrid(s, Size::kRows), Size::kBytes, stream, s, a);
+    LaunchTiles(TensorForwardKernel<decltype(width)::value>, QueryGrid(s, Size::kRows), Size::kBytes, stream,
+                s, a);
   });
 }
 
