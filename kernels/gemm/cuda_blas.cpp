@@ -134,7 +134,7 @@ GemmCall Representative(GemmCall g) {
   g.m = std::max(g.m, kLeast);
   g.n = std::max(g.n, kLeast);
   if (g.a.transposed) g.m = AlignedColumns(g.m);
-  if (!g.b.transposed) g.n = AlignedColumns(g.n);
+  g.n = AlignedColumns(g.n);
   g.a.stride = ChosenPitch(g.a.dtype, g.a.stride, g.a.transposed ? g.m : g.k);
   g.b.stride = ChosenPitch(g.b.dtype, g.b.stride, g.b.transposed ? g.k : g.n);
   g.c_stride = ChosenPitch(g.c_dtype, g.c_stride, g.n);
