@@ -70,6 +70,13 @@ NcclCommunicator& NcclCommunicator::Beside() {
   return *beside_;
 }
 
+void NcclCommunicator::MarkBeside(int64_t event) {
+  GpuLink& link = *Beside().lane_->link;
+  GpuLink::Event& mark = marks_[event];
+  if (mark == nullptr) mark = link.NewEvent();
+  link.MarkCompute(mark);
+}
+
 std::string NcclCommunicator::What(const CollectiveName& name, int64_t bytes) const {
   return StrCat(name.op, " of '", name.tensor, "' (", name_, ", ", bytes, " bytes)");
 }

@@ -33,6 +33,10 @@ class NcclCommunicator final : public Communicator {
 
   // The same ranks with links of their own and, in place of the compute queue, one beside it. The first call is collective.
   NcclCommunicator& Beside();
+  // `event` is where the queue of Beside() ends now.
+  void MarkBeside(int64_t event);
+  // What is enqueued later on the compute queue begins after `event` as it was marked last.
+  void OrderAfterBeside(int64_t event) { lane_->link->OrderCompute(marks_.at(event)); }
   CUstream_st* compute() const { return lane_->link->compute(); }
 
  private:
@@ -66,6 +70,7 @@ class NcclCommunicator final : public Communicator {
   std::unordered_set<std::string> agreed_;  // names of exchanges that the ranks have once agreed about
   std::map<std::string, std::unique_ptr<NcclCommunicator>, std::less<>> groups_;
   std::unique_ptr<NcclCommunicator> beside_;
+  std::map<int64_t, GpuLink::Event> marks_;  // of its queue
 };
 
 }  // namespace weir

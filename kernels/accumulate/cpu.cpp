@@ -25,6 +25,10 @@ const Kernel& ZeroFillCpuKernel() {
   static const Kernel kernel{.launch = LaunchZeroFill};
   return kernel;
 }
+const Kernel& ZerosCpuKernel() {
+  static const Kernel kernel{.launch = LaunchZeroFill};
+  return kernel;
+}
 const Kernel& AccumulateCpuKernel() {
   static const Kernel kernel{.launch = LaunchAccumulate};
   return kernel;

@@ -20,6 +20,10 @@ const Kernel& ZeroFillCudaKernel() {
   static const Kernel kernel{.launch = LaunchZeroFill};
   return kernel;
 }
+const Kernel& ZerosCudaKernel() {
+  static const Kernel kernel{.launch = LaunchZeroFill};
+  return kernel;
+}
 const Kernel& AccumulateCudaKernel() {
   static const Kernel kernel{.launch = LaunchAccumulate};
   return kernel;

@@ -26,6 +26,12 @@ void InferAccumulate(InferContext& c) {
   }
 }
 
+void InferZeros(InferContext& c) {
+  Shape shape;
+  for (const int64_t dim : c.node.attributes.Ints("dims")) shape.emplace_back(dim);
+  c.SetOutput(0, DType::kFloat32, shape);
+}
+
 std::vector<OpCase> ZeroCases() {
   return {{"odd", {{.dims = {5, 67}}}}, {"empty", {{.dims = {0}}}}};
 }
@@ -44,6 +50,17 @@ const OpSchema& ZeroFillSchema() {
                                WEIR_REFERENCE(ZeroFillReference),
                                .cases = ZeroCases,
                                .aliases = {{0, 0}},
+                               .has_side_effect = true};
+  return schema;
+}
+
+const OpSchema& ZerosSchema() {
+  static const OpSchema schema{.name = "Zeros",
+                               .domain = "ai.weir",
+                               .doc = "y = 0, float32 of shape `dims`: an accumulator that lives for a part of a step. Cost: 4N bytes.",
+                               .min_inputs = 0,
+                               .max_inputs = 0,
+                               .infer = InferZeros,
                                .has_side_effect = true};
   return schema;
 }

@@ -3,7 +3,7 @@
 
 namespace weir {
 
-// Every rank's rows straight into the output; `copy` serves one rank alone.
-void LaunchAllGatherRows(KernelContext& context, void (*copy)(KernelContext&));
+// Every rank's rows straight into the output; `copy` serves one rank alone. Of the context's communicator, or `communicator`.
+void LaunchAllGatherRows(KernelContext& context, void (*copy)(KernelContext&), Communicator* communicator = nullptr);
 
 }  // namespace weir

@@ -36,17 +36,18 @@ Cost AllGatherRowsCost(const Node& n) {
 
 }  // namespace
 
-void LaunchAllGatherRows(KernelContext& c, void (*copy)(KernelContext&)) {
+void LaunchAllGatherRows(KernelContext& c, void (*copy)(KernelContext&), Communicator* communicator) {
   const int64_t ranks = c.attributes().Int("ranks", 1);
   if (ranks == 1) return copy(c);
-  WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal, "rows of ", ranks, " ranks are gathered on ",
-             c.communicator ? c.communicator->size() : 1);
+  if (communicator == nullptr) communicator = c.communicator;
+  WEIR_CHECK(communicator != nullptr && communicator->size() == ranks, ErrorCode::kInternal, "rows of ", ranks, " ranks are gathered on ",
+             communicator ? communicator->size() : 1);
   const Tensor &x = c.inputs[0], &y = c.outputs[0];
   const int64_t unit = c.attributes().Int("unit", 1), rows = y.dims[0], row_bytes = rows == 0 ? 0 : y.size_bytes() / rows;
   std::vector<int64_t> bytes;
   for (int64_t member = 0; member < ranks; ++member) bytes.push_back(VocabularyShare(rows, unit, ranks, member).size() * row_bytes);
-  c.communicator->AllGatherV({x.bytes, static_cast<size_t>(x.size_bytes())}, {y.bytes, static_cast<size_t>(y.size_bytes())}, bytes,
-                             {c.node.op(), c.node.in(0)->name});
+  communicator->AllGatherV({x.bytes, static_cast<size_t>(x.size_bytes())}, {y.bytes, static_cast<size_t>(y.size_bytes())}, bytes,
+                           {c.node.op(), c.node.in(0)->name});
 }
 
 const OpSchema& AllGatherRowsSchema() {
@@ -55,7 +56,8 @@ const OpSchema& AllGatherRowsSchema() {
       .domain = "ai.weir",
       .doc = R"(y = the ranks' x one behind the other along axis 0
 x [n,...] any type, n = this rank's share of `rows`: runs of units of `unit` rows (1), the first ranks hold one unit more; y [rows,...].
-Attributes: group, ranks (its size, 1), rows, unit. Moves bytes: deterministic. C1 ranks, unit >= 1, rows >= 0. C2 x is a share.
+Attributes: group, ranks (its size, 1), rows, unit, event: with one, a GPU gathers beside what follows, and y is whole after JoinBeside of
+the same event. Moves bytes: deterministic. C1 ranks, unit >= 1, rows >= 0. C2 x is a share.
 Cost: y in, x out to every other rank.)",
       .infer = InferAllGatherRows,
       WEIR_REFERENCE(AllGatherRowsReference),

@@ -77,23 +77,6 @@ void SquareBlocks(const float* x, int64_t count, double* blocks) {
   });
 }
 
-void LaunchBlockSquares(KernelContext& c) {
-  const Tensor& x = c.inputs[0];
-  double* all = c.outputs[0].data<double>();
-  const std::vector<int64_t> blocks = BlocksOfRanks(c.attributes(), x.elements());
-  if (blocks.size() == 1) return SquareBlocks(x.data<float>(), x.elements(), all);
-  const int64_t rank = c.communicator == nullptr ? -1 : c.communicator->rank();
-  WEIR_CHECK(rank >= 0 && c.communicator->size() == std::ssize(blocks), ErrorCode::kInternal, "BlockSquares of ", blocks.size(),
-             " shards runs on ", c.communicator == nullptr ? 1 : c.communicator->size(), " ranks");
-  double* own = all + std::accumulate(blocks.begin(), blocks.begin() + rank, int64_t{0});
-  SquareBlocks(x.data<float>(), x.elements(), own);
-  std::vector<int64_t> bytes;
-  for (const int64_t count : blocks) bytes.push_back(count * static_cast<int64_t>(sizeof(double)));
-  c.communicator->AllGatherV({reinterpret_cast<const std::byte*>(own), static_cast<size_t>(bytes[static_cast<size_t>(rank)])},
-                             {c.outputs[0].bytes, static_cast<size_t>(c.outputs[0].size_bytes())}, bytes,
-                             {"BlockSquares", c.node.in(0)->name});
-}
-
 void LaunchGradientNorm(KernelContext& c) {
   double* sums = reinterpret_cast<double*>(c.workspace.data());
   double* blocks = sums + c.inputs.size();
@@ -125,7 +108,11 @@ const Kernel& GradientNormCpuKernel() {
 }
 
 const Kernel& BlockSquaresCpuKernel() {
-  static const Kernel kernel{.launch = LaunchBlockSquares};
+  static const Kernel kernel{.launch = [](KernelContext& c) {
+                               LaunchBlockSquares(c, {.copy = [](KernelContext&, float* to, const float* from, int64_t n) { std::copy_n(from, n, to); },
+                                                      .square = [](KernelContext&, const float* x, int64_t n, double* blocks) { SquareBlocks(x, n, blocks); }});
+                             },
+                             .workspace_bytes = BlockSquaresWorkspace};
   return kernel;
 }
 

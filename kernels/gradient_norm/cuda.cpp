@@ -65,19 +65,12 @@ void LaunchGradientNorm(KernelContext& c) {
   cuda::RootOfSum(blocks, count, c.outputs[0].data<double>(), stream);
 }
 
-void LaunchBlockSquares(KernelContext& c) {
-  const Tensor& x = c.inputs[0];
-  const std::vector<int64_t> blocks = BlocksOfRanks(c.attributes(), x.elements());
-  const int64_t rank = blocks.size() == 1 ? 0 : c.communicator->rank();
-  double* own = c.outputs[0].data<double>() + std::accumulate(blocks.begin(), blocks.begin() + rank, int64_t{0});
-  SquareTensor(c, x, own);
-  if (blocks.size() == 1) return;
-  std::vector<int64_t> bytes;
-  for (const int64_t count : blocks) bytes.push_back(count * static_cast<int64_t>(sizeof(double)));
-  c.communicator->AllGatherV({reinterpret_cast<const std::byte*>(own), static_cast<size_t>(bytes[static_cast<size_t>(rank)])},
-                             {c.outputs[0].bytes, static_cast<size_t>(c.outputs[0].size_bytes())}, bytes,
-                             {"BlockSquares", c.node.in(0)->name});
-}
+constexpr BlockSquarer kSquarer = {
+    .copy =
+        [](KernelContext& c, float* to, const float* from, int64_t elements) {
+          CheckCuda(cudaMemcpyAsync(to, from, static_cast<size_t>(elements) * sizeof(float), cudaMemcpyDeviceToDevice, CudaQueue(c).stream), "BlockSquares");
+        },
+    .square = [](KernelContext& c, const float* x, int64_t elements, double* blocks) { cuda::SquareBlocks(x, elements, blocks, CudaQueue(c).stream); }};
 
 void LaunchClipCoefficient(KernelContext& c) {
   cuda::ClipCoefficient(c.inputs[0].data<double>(), c.attributes().Float("max_norm", 0),
@@ -87,7 +80,7 @@ void LaunchClipCoefficient(KernelContext& c) {
 }  // namespace
 
 WEIR_CUDA_KERNEL(GradientNorm, .launch = LaunchGradientNorm, .workspace_bytes = Workspace)
-WEIR_CUDA_KERNEL(BlockSquares, .launch = LaunchBlockSquares)
+WEIR_CUDA_KERNEL(BlockSquares, .launch = [](KernelContext& c) { LaunchBlockSquares(c, kSquarer); }, .workspace_bytes = BlockSquaresWorkspace)
 WEIR_CUDA_KERNEL(ClipCoefficient, .launch = LaunchClipCoefficient)
 
 }  // namespace weir

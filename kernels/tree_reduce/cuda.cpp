@@ -2,10 +2,11 @@
 
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
-#include "backend/cuda/nccl_communicator.h"
 #include "backend/tree_reduce.h"
 #include "graph/op_schema.h"
+#include "kernels/device/beside.h"
 #include "kernels/device/types.h"
+#include "kernels/tree_reduce/row_slices.h"
 
 namespace weir {
 namespace {
@@ -29,22 +30,23 @@ int64_t Workspace(const Node& node) {
   return ranks == 1 ? 0 : kBuffers * TreeReduceWorkspace(ranks, piece);
 }
 
-// The rounds of TreeReduce (backend/tree_reduce.cpp) on a queue: round i is added while round i + 1 arrives.
+// The rounds of TreeReduce (backend/tree_reduce.cpp) on a queue: round i is added while round i + 1 arrives. This rank's slice of
+// `data` becomes its sum at `own`, where it is already.
 class Rounds {
  public:
-  Rounds(KernelContext& c, Communicator& communicator, CUstream_st* stream, std::byte* rows, int64_t piece)
+  Rounds(KernelContext& c, Communicator& communicator, CUstream_st* stream, float* data, std::vector<int64_t> slices, float* own,
+         std::byte* rows, int64_t piece)
       : communicator_(communicator), stream_(stream), name_{.op = c.node.op(), .tensor = c.node.in(0)->name},
-        data_(c.outputs[0].data<float>()), slices_(EvenSlices(c.outputs[0].elements(), communicator_.size())),
-        rows_(reinterpret_cast<float*>(rows)), piece_(piece) {}
+        data_(data), own_(own), slices_(std::move(slices)), rows_(reinterpret_cast<float*>(rows)), piece_(piece) {}
 
   void Sum() {
-    const int64_t longest = slices_[1];  // EvenSlices gives the first ones more
+    const int64_t longest = slices_[1];  // the first ones are given more
     Communicator::Ticket arriving = Start(0);
     for (int64_t round = 0; round * piece_ < longest; ++round) {
       Communicator::Ticket next = (round + 1) * piece_ < longest ? Start(round + 1) : nullptr;
       communicator_.Wait(std::move(arriving));
-      const auto own = Part(communicator_.rank(), round);
-      cuda::AddTree(own.data(), Rows(round), communicator_.size(), communicator_.rank(), std::ssize(own), stream_);
+      const auto count = std::ssize(Part(communicator_.rank(), round));
+      cuda::AddTree(own_ + round * piece_, Rows(round), communicator_.size(), communicator_.rank(), count, stream_);
       arriving = std::move(next);
     }
   }
@@ -85,53 +87,57 @@ class Rounds {
   Communicator& communicator_;
   CUstream_st* const stream_;
   const CollectiveName name_;
-  float* const data_;
+  float *const data_, *const own_;
   const std::vector<int64_t> slices_;
   float* const rows_;
   const int64_t piece_;
 };
 
-// What is enqueued later on `second` begins after what is on `first` now.
-void After(CUstream_st* first, CUstream_st* second) {
-  cudaEvent_t event = nullptr;
-  CheckCuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "creating an event");
-  CheckCuda(cudaEventRecord(event, first), "marking a queue");
-  CheckCuda(cudaStreamWaitEvent(second, event, 0), "ordering two queues");
-  cudaEventDestroy(event);
-}
-
-// nullptr: the communicator is wrapped in another, and all runs in order.
-NcclCommunicator* BesideOf(const KernelContext& c) {
-  auto* gpus = dynamic_cast<NcclCommunicator*>(c.communicator);
-  return gpus == nullptr ? nullptr : &gpus->Beside();
+void CheckRanks(const KernelContext& c, int64_t ranks) {
+  WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal, "a sum over ", ranks,
+             " ranks runs on ", c.communicator ? c.communicator->size() : 1);
 }
 
 void Launch(KernelContext& c) {
-  const int64_t ranks = c.attributes().Int("ranks", 1);
-  if (ranks == 1 || c.outputs[0].elements() == 0) return;
-  WEIR_CHECK(c.communicator != nullptr && c.communicator->size() == ranks, ErrorCode::kInternal, "a sum over ", ranks,
-             " ranks runs on ", c.communicator ? c.communicator->size() : 1);
-  const int64_t elements = c.outputs[0].elements();
-  const auto sum = [&](Communicator& communicator, CUstream_st* queue, std::byte* rows, int64_t piece) {
-    Rounds rounds(c, communicator, queue, rows, piece);
+  const int64_t ranks = c.attributes().Int("ranks", 1), elements = c.outputs[0].elements();
+  if (ranks == 1 || elements == 0) return;
+  CheckRanks(c, ranks);
+  const bool staged = c.outputs.size() > 1;
+  std::byte* rows = staged ? c.outputs[1].bytes : c.workspace.data();
+  const int64_t piece = PieceOf(c.attributes(), ranks, elements, staged ? c.outputs[1].elements() : 0);
+  const auto sum = [&](Communicator& communicator, CUstream_st* queue) {
+    auto* data = c.outputs[0].data<float>();
+    const std::vector<int64_t> slices = EvenSlices(elements, ranks);
+    float* own = data + slices[static_cast<size_t>(communicator.rank())];
+    Rounds rounds(c, communicator, queue, data, slices, own, rows, piece);
     rounds.Sum();
     rounds.Gather();
   };
-  CUstream_st* const compute = CudaQueue(c).stream;
-  if (c.outputs.size() < 2) return sum(*c.communicator, compute, c.workspace.data(), PieceOf(c.attributes(), ranks, elements));
-  NcclCommunicator* beside = BesideOf(c);
-  if (beside != nullptr) After(compute, beside->compute());
-  sum(beside ? *beside : *c.communicator, beside ? beside->compute() : compute, c.outputs[1].bytes,
-      PieceOf(c.attributes(), ranks, elements, c.outputs[1].elements()));
+  if (!staged) return sum(*c.communicator, CudaQueue(c).stream);
+  RunBeside(c, sum);
 }
 
-void Join(KernelContext& c) {
-  if (const NcclCommunicator* beside = BesideOf(c)) After(beside->compute(), CudaQueue(c).stream);
+void LaunchReduceRows(KernelContext& c) {
+  const int64_t ranks = c.attributes().Int("ranks", 1);
+  const Tensor &whole = c.inputs[0], &own = c.outputs[0];
+  if (ranks > 1) CheckRanks(c, ranks);
+  const std::vector<int64_t> slices = RowSlices(whole.dims, ranks);
+  const int64_t first = slices[static_cast<size_t>(ranks == 1 ? 0 : c.communicator->rank())];
+  const auto sum = [&](Communicator* communicator, CUstream_st* queue) {
+    CheckCuda(cudaMemcpyAsync(own.bytes, whole.data<float>() + first, static_cast<size_t>(own.size_bytes()), cudaMemcpyDeviceToDevice, queue), "ReduceRows");
+    if (communicator == nullptr || whole.elements() == 0) return;
+    Rounds(c, *communicator, queue, whole.data<float>(), slices, own.data<float>(), c.outputs[1].bytes,
+           PieceOf(c.attributes(), ranks, whole.elements(), c.outputs[1].elements()))
+        .Sum();
+  };
+  if (ranks == 1) return sum(nullptr, CudaQueue(c).stream);
+  RunBeside(c, [&](Communicator& communicator, CUstream_st* queue) { sum(&communicator, queue); });
 }
 
 }  // namespace
 
 WEIR_CUDA_KERNEL(TreeReduceGradient, .launch = Launch, .workspace_bytes = Workspace)
-WEIR_CUDA_KERNEL(TreeReduceJoin, .launch = Join)
+WEIR_CUDA_KERNEL(TreeReduceJoin, .launch = JoinAllBeside)
+WEIR_CUDA_KERNEL(ReduceRows, .launch = LaunchReduceRows)
 
 }  // namespace weir

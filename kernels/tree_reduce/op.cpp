@@ -1,3 +1,4 @@
+#include "graph/layout.h"
 #include "graph/op_schema.h"
 
 namespace weir {
@@ -17,6 +18,35 @@ void InferTreeReduceGradient(InferContext& c) {
 void InferTreeReduceJoin(InferContext& c) {
   c.SetDType(0, DType::kFloat32);
   if (c.HasShape(0)) c.SetOutput(0, DType::kFloat32, c.shape(0));
+}
+
+void InferReduceRows(InferContext& c) {
+  const int64_t ranks = c.node.attributes.Int("ranks", 1), staging = c.node.attributes.Int("staging", 2);
+  if (ranks < 1) c.Fail("C1: ranks must be at least 1");
+  if (staging < 2 * ranks || (ranks > 1 && c.node.out(1) == nullptr)) c.Fail("C2: staging must hold two elements of each rank");
+  c.SetDType(0, DType::kFloat32);
+  if (c.node.out(1) != nullptr) c.SetOutput(1, DType::kFloat32, {Dim(staging)});
+  if (!c.HasShape(0) || !c.HasShape(1)) return;
+  const Shape &whole = c.shape(0), &own = c.shape(1);
+  bool share = false;
+  for (int64_t member = 0; member < ranks && !share && !own.empty() && own.size() == whole.size() && whole[0].IsConstant(); ++member) {
+    share = own[0] == Dim(ShareOf(whole[0].Constant(), ranks, member).size()) && std::equal(own.begin() + 1, own.end(), whole.begin() + 1);
+  }
+  if (!share) c.Fail(StrCat("C3: rows ", ToString(own), " are no rank's share of ", ToString(whole), " over ", ranks, " ranks"));
+  c.SetOutput(0, DType::kFloat32, own);
+}
+
+// One rank alone holds everything.
+template <class T>
+void ReduceRowsReference(Eval<T>& e) {
+  e.out[0] = e.x(0);
+  if (e.out.size() > 1) e.out[1] = Array<T>::Floats({e.attributes.Int("staging", 2)});
+}
+
+Cost ReduceRowsCost(const Node& n) {
+  const double count = static_cast<double>(NumElements(ToDims(n.in(0)->shape)));
+  const double ranks = static_cast<double>(n.attributes.Int("ranks", 1));
+  return {count * (ranks - 1) / ranks, 8 * count * (ranks - 1) / ranks};
 }
 
 // One rank's view: the sum of one accumulator is that accumulator.
@@ -54,6 +84,31 @@ const OpSchema& TreeReduceGradientSchema() {
       .cost = TreeReduceGradientCost,
       .cases = [] { return std::vector<OpCase>{{"alone", {{.dims = {5, 67}}}}, {"empty", {{.dims = {0}}}}}; },
       .aliases = {{0, 0}, {1, 1}},
+      .has_side_effect = true};
+  return schema;
+}
+
+const OpSchema& ReduceRowsSchema() {
+  static const OpSchema schema{
+      .name = "ReduceRows",
+      .domain = "ai.weir",
+      .doc =
+          "rows' = this rank's rows of the sum of acc over the ranks of `group`, by the tree of TreeReduceGradient: the same bits\n"
+          "acc [R,...] float32, which is spent; rows [R_r,...], overwritten; staging that one such node hands to the next, or absent.\n"
+          "Outputs rows', staging. Attributes: group, ranks (its size), staging (elements), event. A GPU sums beside what follows: rows' and\n"
+          "acc are free after JoinBeside of the same event. C1 ranks >= 1; C2 staging >= 2 ranks; C3 rows are a rank's share.\n"
+          "Cost on W ranks: N(W-1)/W flop and 4N(W-1)/W bytes each way.",
+      .min_inputs = 2,
+      .max_inputs = 3,
+      .max_outputs = 2,
+      .infer = InferReduceRows,
+      WEIR_REFERENCE(ReduceRowsReference),
+      .cost = ReduceRowsCost,
+      .cases = [] {
+        return std::vector<OpCase>{{"alone", {{.dims = {5, 7}}, {.dims = {5, 7}, .differentiable = false}}, {}, 1, false},
+                                   {"empty", {{.dims = {0, 7}}, {.dims = {0, 7}, .differentiable = false}}, {}, 1, false}};
+      },
+      .aliases = {{0, 1}, {1, 2}},
       .has_side_effect = true};
   return schema;
 }

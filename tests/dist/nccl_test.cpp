@@ -252,6 +252,110 @@ void CheckGradientNorm(DeviceKind kind) {
   });
 }
 
+// Runs `graph` on both ranks; `inputs` and `expected` of a rank.
+void CheckOnBoth(DeviceKind kind, const Graph& graph, const Value& input, const Value& output, const std::vector<float> (&inputs)[2],
+                 const std::function<std::vector<std::byte>(int64_t rank)>& expected, const std::string& what) {
+  const Plan plan = MakePlan(graph, kind);
+  OnDevices(kind, {.world = 2}, [&](Communicator& host, const ExecutorOptions& options) {
+    Executor executor(plan, options);
+    const auto& own = inputs[host.rank()];
+    const std::vector<std::byte> want = expected(host.rank());
+    std::vector<std::byte> got(want.size());
+    for (int again = 0; again < 2; ++again) {
+      executor.Write(input, own.data(), std::ssize(own) * 4);
+      executor.Run();
+      executor.Read(output, got.data(), std::ssize(got));
+      EXPECT_TRUE(got == want) << what << ", rank " << host.rank();
+    }
+  });
+}
+
+// Each rank runs the graph of its share, [rows * columns] of it, so both are planned; here shares are equal.
+void CheckReduceRows(DeviceKind kind, int64_t rows, int64_t columns, int64_t staging) {
+  Graph graph;
+  Value *whole = AddGradient(graph, "w.whole", rows * columns), *own = AddGradient(graph, "w.grad", rows * columns / 2);
+  whole->shape = {Dim(rows), Dim(columns)};
+  own->shape = {Dim(rows / 2), Dim(columns)};
+  Attributes group = {{"ranks", int64_t{2}}, {"group", std::string("world")}, {"event", int64_t{3}}};
+  Attributes attributes = group;
+  attributes.Set("staging", staging);
+  Node* sum = graph.AddNode(GetOp("ReduceRows"), {whole, own}, {graph.AddValue("rows"), graph.AddValue("staging")}, attributes);
+  InferNode(*sum);
+  const Value* result = AddOp(graph, "JoinBeside", {sum->out(), whole, sum->out(1)}, group);
+  const std::vector<float> addends[] = {Addends(0, rows * columns), Addends(1, rows * columns)};
+  const auto expected = [&](int64_t rank) {
+    std::vector<float> sums;
+    for (size_t i = 0; i < static_cast<size_t>(rows * columns / 2); ++i) {
+      const size_t at = i + static_cast<size_t>(rank * rows * columns / 2);
+      sums.push_back(addends[0][at] + addends[1][at]);
+    }
+    const auto bytes = std::as_bytes(std::span(sums));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  CheckOnBoth(kind, graph, *whole, *result, addends, expected, StrCat(rows, " rows of ", columns, ", staging ", staging));
+}
+
+// Rows that come beside other work, then are doubled on the compute queue.
+void CheckGatherBeside(DeviceKind kind, int64_t count) {
+  Graph graph;
+  Value* own = AddGradient(graph, "w", count);
+  Attributes group = {{"ranks", int64_t{2}}, {"group", std::string("world")}, {"event", int64_t{0}}};
+  Attributes attributes = group;
+  attributes.Set("rows", 2 * count);
+  Value* coming = AddOp(graph, "AllGatherRows", {own}, attributes);
+  Value* whole = AddOp(graph, "JoinBeside", {coming}, group);
+  const Value* result = AddOp(graph, "Add", {whole, whole}, {});
+  const std::vector<float> shards[] = {Addends(0, count), Addends(1, count)};
+  const auto expected = [&](int64_t) {
+    std::vector<float> doubled;
+    for (const auto& shard : shards) {
+      for (const float value : shard) doubled.push_back(value + value);
+    }
+    const auto bytes = std::as_bytes(std::span(doubled));
+    return std::vector<std::byte>(bytes.begin(), bytes.end());
+  };
+  CheckOnBoth(kind, graph, *own, *result, shards, expected, StrCat(count, " elements"));
+}
+
+// The sums of the blocks of a whole, of integers: exact in any order, so that what counts is which elements a block has. Then of any
+// numbers: the bits that one holder of the whole has.
+void CheckSquaresOfWhole(DeviceKind kind, int64_t first, int64_t second) {
+  constexpr int64_t kBlock = int64_t{1} << 16;
+  for (const bool integers : {true, false}) {
+    std::vector<float> all(static_cast<size_t>(first + second));
+    const std::vector<float> any = Addends(0, first + second);
+    for (size_t i = 0; i < all.size(); ++i) all[i] = integers ? static_cast<float>(i % 1000) : any[i];
+    std::vector<double> sums(static_cast<size_t>(DivCeil(first + second, kBlock)));
+    for (size_t i = 0; i < all.size(); ++i) sums[i / kBlock] += static_cast<double>(all[i]) * static_cast<double>(all[i]);
+    OnDevices(kind, {.world = 2}, [&](Communicator& host, const ExecutorOptions& options) {
+      const auto squares = [&](std::span<const float> own, const Attributes& attributes) {
+        Graph graph;
+        const Value* x = AddGradient(graph, "w.grad", std::ssize(own));
+        const Value* result = AddOp(graph, "BlockSquares", {graph.FindValue("w.grad")}, attributes);
+        const Plan plan = MakePlan(graph, kind);
+        Executor executor(plan, options);
+        std::vector<double> got(static_cast<size_t>(NumElements(ToDims(result->shape))));
+        executor.Write(*x, own.data(), std::ssize(own) * 4);
+        executor.Run();
+        executor.Read(*result, got.data(), std::ssize(got) * 8);
+        return got;
+      };
+      const std::span<const float> whole(all), own = host.rank() == 0 ? whole.first(static_cast<size_t>(first)) : whole.subspan(static_cast<size_t>(first));
+      const auto got = squares(own, {{"group", std::string("world")}, {"elements", std::vector<int64_t>{first, second}}, {"whole", int64_t{1}}});
+      EXPECT_EQ(got, integers ? sums : squares(whole, {})) << first << " and " << second << ", rank " << host.rank();
+    });
+  }
+}
+
+constexpr int64_t kRowCases[][3] = {{2, 1, 4}, {6, 5, 4}, {1000, 77, 4096}, {4096, 1024, 1 << 20}};
+constexpr std::pair<int64_t, int64_t> kShards[] = {{1, 1}, {65536, 65536}, {65535, 70000}, {3, 200001}, {200001, 3}, {70000, 70000}, {65540, 400000}, {0, 9}, {9, 0}};
+
+void CheckShards(DeviceKind kind) {
+  for (const auto& [rows, columns, staging] : kRowCases) CheckReduceRows(kind, rows, columns, staging);
+  for (const int64_t count : {1, 1000, 300000}) CheckGatherBeside(kind, count);
+  for (const auto& [first, second] : kShards) CheckSquaresOfWhole(kind, first, second);
+}
+
 constexpr std::pair<int64_t, int64_t> kStaged[] = {{1, 4}, {7, 4}, {100003, 4096}, {20000001, 1 << 22}};
 constexpr std::pair<int64_t, int64_t> kSums[] = {{0, 0}, {1, 0}, {7, 1}, {100003, 999}, {100003, 0}, {20000001, 0}};
 
@@ -267,7 +371,12 @@ TEST_P(GpuLinks, GradientNormAddsTheShardsOfAllRanks) {
   WEIR_ON_GPUS(2);
   CheckGradientNorm(DeviceKind::kCuda);
 }
+TEST_P(GpuLinks, ShardsAreGatheredSummedAndMeasuredBesideTheComputeQueue) {
+  WEIR_ON_GPUS(2);
+  CheckShards(DeviceKind::kCuda);
+}
 TEST(CpuRanks, DoTheSame) {
+  CheckShards(DeviceKind::kCpu);
   for (const auto& [count, piece] : kSums) CheckTreeReduceGradient(DeviceKind::kCpu, std::min<int64_t>(count, 100003), piece);
   for (const auto& [count, staging] : kStaged) CheckTreeReduceGradient(DeviceKind::kCpu, std::min<int64_t>(count, 100003), 0, staging);
   CheckGradientNorm(DeviceKind::kCpu);
