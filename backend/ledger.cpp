@@ -28,6 +28,11 @@ bool IsWorkingWeight(const Value& value) {
   return node.phase == Phase::kBegin && node.op() == "Cast" && node.in(0)->role == Role::kParameter;
 }
 
+// The whole accumulator of a matrix that is sharded: gone when its rows are summed.
+bool IsReducedToRows(const Value& value) {
+  return std::ranges::any_of(value.uses, [](const Use& use) { return use.index == 0 && use.node->op() == "ReduceRows"; });
+}
+
 // Copies to and from the host count as what they are copies of.
 std::string ActivationTerm(const Value& value) {
   const std::string& op = value.producer->op();
@@ -36,11 +41,14 @@ std::string ActivationTerm(const Value& value) {
     return source.producer != nullptr && ActivationTerm(source) == "attention" ? "attention" : "boundaries";
   }
   if (IsWorkingWeight(value)) return "weights";
+  if (op == "AllGatherRows" && value.producer->attributes.Int("event", -1) >= 0) return "gathered";
+  if (op == "JoinBeside") return value.producer->in(0)->producer->op() == "AllGatherRows" ? "gathered" : "grads";
+  if (op == "Zeros" || IsReducedToRows(value)) return "grads";
   if (FeedsLoss(value) || op.starts_with("CrossEntropy")) return "strips";
   if (op.starts_with("Attention") || op.starts_with("Rotary") || op.ends_with("ToHeads") || op.ends_with("ToSequence")) return "attention";
   if (op == "AllGatherRows") return "weights";
   if (op == "PrefetchState" || op == "OffloadStreamAdamW") return "staging";  // the ring of buckets
-  if (op == "TreeReduceGradient") return "staging";
+  if (op == "TreeReduceGradient" || op == "ReduceRows") return "staging";
   if (op.starts_with("Experts") || op.starts_with("PipelinedLlep")) return "dispatch";
   if (IsStashed(value)) return "boundaries";
   // The residual stream kept for backward: sums that outlive the forward.
@@ -73,7 +81,7 @@ std::string WorkspaceTermOf(const Node& node) {
 }
 
 std::span<const char* const> LedgerTerms() {
-  static constexpr const char* kTerms[] = {"weights", "grads",      "optimizer",   "staging",   "attention", "dispatch",
+  static constexpr const char* kTerms[] = {"weights", "gathered", "grads",      "optimizer",   "staging",   "attention", "dispatch",
                                            "strips",  "boundaries", "activations", "workspace", "fixed",     "checkpoints", "fragmentation"};
   return kTerms;
 }

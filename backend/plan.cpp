@@ -13,7 +13,7 @@ std::string Where(const Node& node) { return node.source.empty() ? node.op() : n
 
 // CPU kernels compute in float32; some hold, convert or move bfloat16.
 bool ComputesInBFloat16(const Node& node) {
-  if (node.op() == "Cast" || node.op() == "AllGatherRows" || node.op().ends_with("AdamW")) return false;
+  if (node.op() == "Cast" || node.op() == "AllGatherRows" || node.op() == "JoinBeside" || node.op().ends_with("AdamW")) return false;
   const auto is = [](const Value* value) { return value != nullptr && value->dtype == DType::kBFloat16; };
   return std::ranges::any_of(node.inputs, is) || std::ranges::any_of(node.outputs, is);
 }

@@ -20,7 +20,8 @@ const std::unordered_map<std::string, StepPart>& PartOfOp() {
       {"RingDtp", StepPart::kHead},              {"SequenceToHeads", StepPart::kContext},
       {"HeadsToSequence", StepPart::kContext},   {"StashStart", StepPart::kBoundaries},
       {"StashWait", StepPart::kBoundaries},      {"FetchStart", StepPart::kBoundaries},
-      {"FetchWait", StepPart::kBoundaries},      {"TreeReduceGradient", StepPart::kReduction}, {"TreeReduceJoin", StepPart::kReduction}};
+      {"FetchWait", StepPart::kBoundaries},      {"TreeReduceGradient", StepPart::kReduction}, {"TreeReduceJoin", StepPart::kReduction},
+      {"ReduceRows", StepPart::kReduction}};
   return parts;
 }
 

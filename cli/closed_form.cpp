@@ -59,6 +59,18 @@ ClosedTerm StashedAttention(const Graph& step, int64_t tokens, int64_t b) {
   return term;
 }
 
+// Elements of the largest run of gathers that begin together: the matrices of one layer, or of the head.
+int64_t GatheredTogether(const Graph& step) {
+  int64_t most = 0, run = 0;
+  for (const auto& node : step.nodes()) {
+    if (node->op() == "JoinBeside") continue;
+    const bool ahead = node->op() == "AllGatherRows" && node->attributes.Int("event", -1) >= 0;
+    run = ahead ? run + NumElements(ToDims(node->out()->shape)) : 0;
+    most = std::max(most, run);
+  }
+  return most;
+}
+
 bool ComputesInBFloat16(const Graph& graph) {
   return std::ranges::any_of(graph.values(), [](const auto& value) { return value->dtype == DType::kBFloat16 && value->role == Role::kActivation; });
 }
@@ -83,6 +95,9 @@ ClosedForm PaperBudget(const Graph& canonical, const Graph& step, int64_t ranks,
                  {"dispatch", "2 E_p k c_eff H b", 2 * dispatch.ranks * model.top_k * dispatch.chunk_tokens * h * b},
                  {"strips", "4 N V b / P", 4 * n * v * b / p},
                  {"boundaries", "2 N H b", 2 * n * h * b}};
+  if (const int64_t d = GatheredTogether(step); d > 0) {
+    form.device.insert(form.device.begin() + 1, {"gathered", StrCat("2 D b, D = ", Rounded(d), " of one layer or the head"), 2 * d * b});
+  }
   form.host = {{"boundaries", StrCat("|S| N H b, |S| = ", stashed), stashed * n * h * b}};
   if (attention > 0) form.host.push_back(StashedAttention(step, n, b));
   return form;

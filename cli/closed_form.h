@@ -7,7 +7,7 @@
 namespace weir {
 
 // One term of the published per-rank budget, M = 4 Theta/W + O(s beta) + O(N H b) + O(E_p q H b) + O(N V b / P) + O(N H b)
-// (arXiv 2609.14306, equation 6), with its published constants; those of attention and strips are ours, for it gives none.
+// (arXiv 2609.14306, equation 6), with its published constants; those of attention, strips and gathered weights are ours, for it gives none.
 struct ClosedTerm {
   std::string term;     // of the ledger
   std::string formula;  // in words of the paper

@@ -12,6 +12,8 @@ po::options_description DispatchFlags::Options() {
       ("context-parallel", integer(context_parallel), "ranks that hold each sequence together, equal parts of its tokens; must divide the ranks and --sequence, its double --sequence where it does not divide the query heads")
       ("vocab-parallel", integer(vocabulary_parallel), "ranks that hold the head's weight together, each its share, sent round in strips; must divide the ranks")
       ("shard-optimizer", po::bool_switch(&shard_optimizer), "spread moments and master weights of what all ranks hold over the ranks, same bits")
+      ("shard-parameters", po::value<std::string>(&shard_parameters)->default_value(shard_parameters),
+       "beyond --shard-optimizer, which it includes: weights, gathered a layer ahead and whole for that layer alone (FSDP's full shard); all, its gradients too (--grad-accumulation 1); none; same bits")
       ("chunk-tokens", integer(stream.chunk_tokens), "tokens of a rank whose expert rows are on their way at a time; 0 = all")
       ("max-chunks", integer(stream.max_chunks), "chunks at most, larger ones then; 0 = no limit")
       ("lambda", Real(stream.lambda), "experts stay at home while the fullest rank has less than this times the mean rows")
@@ -36,6 +38,9 @@ void DispatchFlags::Check(int64_t ranks, int64_t sequence) const {
   need(vocabulary_parallel >= 1 && (ranks < 1 || ranks % vocabulary_parallel == 0),
        "--vocab-parallel " + std::to_string(vocabulary_parallel) + " must divide the " + std::to_string(ranks) + " ranks");
   need(!shard_optimizer || ranks > 1, "--shard-optimizer spreads over several ranks: give --ranks");
+  need(shard_parameters == "none" || shard_parameters == "weights" || shard_parameters == "all",
+       "--shard-parameters " + shard_parameters + " is unknown; use none, weights or all");
+  need(shard_parameters == "none" || ranks > 1, "--shard-parameters spreads over several ranks: give --ranks");
   need(stream.chunk_tokens >= 0, "--chunk-tokens must not be negative");
   need(stream.max_chunks >= 0, "--max-chunks must not be negative");
   need(stream.lambda >= 1, "--lambda must be 1 or more; inf never lends an expert");
@@ -50,6 +55,7 @@ void DispatchFlags::Apply(TrainingOptions& training, int64_t sequence) const {
   Check(training.layout.world, sequence);
   training.layout.context_parallel = context_parallel;
   training.shard_optimizer = shard_optimizer;
+  training.shard_parameters = shard_parameters;
   training.layout.expert_parallel = expert_parallel;
   training.layout.vocabulary_parallel = vocabulary_parallel;
   if (expert_parallel > 1 || stream.chunk_tokens > 0) training.stream_dispatch = stream;

@@ -8,6 +8,7 @@ namespace weir {
 struct DispatchFlags {
   int64_t expert_parallel = 1, context_parallel = 1, vocabulary_parallel = 1;
   bool shard_optimizer = false;
+  std::string shard_parameters = "none";
   StreamDispatchOptions stream;
 
   po::options_description Options();

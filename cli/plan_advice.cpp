@@ -114,11 +114,20 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const Impor
       break;
     case Lever::kOptimizer:
       off.dispatch.shard_optimizer = false;
-      if (knobs.training.layout.world > 1) add([](PlanKnobs& k) { k.dispatch.shard_optimizer = true; });
+      off.dispatch.shard_parameters = DispatchFlags{}.shard_parameters;
+      if (knobs.training.layout.world == 1) break;
+      add([](PlanKnobs& k) { k.dispatch.shard_optimizer = true; });
+      for (const char* what : {"weights", "all"}) add([&](PlanKnobs& k) { k.dispatch.shard_parameters = what; });
       break;
   }
   if (levels.empty()) levels.push_back(off);
   return levels;
+}
+
+// What of all that every rank would hold is spread: nothing, the optimizer's, weights, all.
+std::string SharesOf(const PlanKnobs& knobs) {
+  const DispatchFlags& dispatch = knobs.dispatch;
+  return dispatch.shard_parameters == "none" && dispatch.shard_optimizer ? "optimizer" : dispatch.shard_parameters;
 }
 
 // Where `knobs` stands among the levels; a setting between two counts as the first at least as thrifty.
@@ -136,7 +145,7 @@ size_t LevelIn(Lever lever, const std::vector<PlanKnobs>& levels, const PlanKnob
                       : lever == Lever::kVocabulary ? level.dispatch.vocabulary_parallel >= knobs.dispatch.vocabulary_parallel &&
                                                           level.training.head_gradient == knobs.training.head_gradient &&
                                                           (level.training.move == knobs.training.move || knobs.training.move == "auto")
-                                                    : level.dispatch.shard_optimizer == knobs.dispatch.shard_optimizer;
+                                                    : SharesOf(level) == SharesOf(knobs);
     if (here) return i;
   }
   return levels.size() - 1;
@@ -363,9 +372,15 @@ const Candidate* FindFitting(PlanSearch& search, const PlanKnobs& from) { return
 const Candidate* ChooseKnobs(PlanSearch& search) { return Chooser(search, search.base(), /*keep_floor=*/false).Choose(); }
 
 const Candidate* ChooseLongest(PlanSearch& search, int64_t step) {
-  const Candidate* longest = Chooser(search, search.base(), /*keep_floor=*/false).Longest(step);
-  if (longest == nullptr) return nullptr;
-  PlanKnobs base = search.base();  // one sequence of that length, over the ranks that it takes
+  PlanKnobs base = search.base(), shortest = base;
+  shortest.sequence = std::lcm(step, base.training.layout.world);
+  search.Rebase(shortest);  // shorter sequences than the base's are not the more micro-batches
+  const Candidate* longest = Chooser(search, base, /*keep_floor=*/false).Longest(step);
+  if (longest == nullptr) {
+    search.Rebase(base);
+    return nullptr;
+  }
+  // One sequence of that length, over the ranks that it takes.
   base.sequence = longest->knobs.sequence;
   base.micro_batch = longest->knobs.micro_batch;
   base.dispatch.context_parallel = longest->knobs.dispatch.context_parallel;

@@ -30,6 +30,7 @@ std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
   add("move", a.move, b.move);
   add("vocab-leaf", a.vocab_leaf, b.vocab_leaf);
   if (base.dispatch.shard_optimizer != knobs.dispatch.shard_optimizer) flags += StrCat(flags.empty() ? "" : " ", "--shard-optimizer");
+  add("shard-parameters", base.dispatch.shard_parameters, knobs.dispatch.shard_parameters);
   add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);
   add("save-every", base.save_every, knobs.save_every);
   if (base.staging != knobs.staging && knobs.staging == Staging::kChunks) flags += " --save-async off";  // behind --save-every
@@ -68,6 +69,8 @@ const Candidate& PlanSearch::Try(const PlanKnobs& knobs) {
     CountTokens(candidate);
     WEIR_CHECK(candidate.micro_batches <= 1 || knobs.training.head_gradient != "shard", ErrorCode::kInvalidArgument,
                "--head-gradient shard needs one micro-batch a step");
+    WEIR_CHECK(candidate.micro_batches <= 1 || knobs.dispatch.shard_parameters != "all", ErrorCode::kInvalidArgument,
+               "--shard-parameters all needs one micro-batch a step");
     candidate.fits = budgets_.Hold(candidate.device_bytes, candidate.host_bytes);
   } catch (const Error& error) {
     candidate.refused = error.message();

@@ -64,7 +64,9 @@ class Estimate {
     if (op == "FetchStart") fetched_ += BytesOfValue(node.in(0));
     if (op.starts_with("Stash") || op.starts_with("Fetch")) return;
     if (op == "SequenceToHeads" || op == "HeadsToSequence") return AddHeadExchange(node);
-    if (op == "TreeReduceJoin") return;
+    if (op == "AllGatherRows") return AddGather(node);
+    if (op == "ReduceRows") return AddBeside(node.schema->cost(node).bytes / 2);
+    if (op == "TreeReduceJoin" || op == "JoinBeside") return;
     if (op == "TreeReduceGradient" && node.phase == Phase::kBackward) return AddBeside(node.schema->cost(node).bytes / 2);
     if (op == "TreeReduceGradient") return AddLink(node, node.schema->cost(node).bytes / 2, 0);
     if (op == "PrefetchState") return;  // counted where it is awaited
@@ -99,6 +101,16 @@ class Estimate {
   void AddLink(const Node& node, double bytes, double hidden) {
     cost.link_bytes += bytes;
     Take(node, "link", std::max(0.0, bytes / rates_.link - hidden));
+  }
+
+  // What comes a layer ahead is hidden behind the phase, but for the first.
+  void AddGather(const Node& node) {
+    const auto ranks = static_cast<double>(node.attributes.Int("ranks", 1));
+    const double bytes = BytesOfValue(node.out()) * (ranks - 1) / ranks;
+    if (node.attributes.Int("event", -1) < 0) return AddLink(node, bytes, 0);
+    cost.link_bytes += bytes;
+    if (ahead_ + ahead_in_backward_ == 0) cost.micro_batch["link"] += bytes / rates_.link;
+    (node.phase == Phase::kForward ? ahead_ : ahead_in_backward_) += bytes;
   }
 
   // Hidden behind the rest of backward, but for the last one.
@@ -148,11 +160,14 @@ class Estimate {
     cost.host_bytes += std::max(stashed_, fetched_);
     const double exposed = std::max(0.0, stashed_ / rates_.d2h - forward_) + std::max(0.0, fetched_ / rates_.h2d - backward_);
     if (exposed > 0) cost.micro_batch["host link"] += exposed;
-    if (beside_ > 0) cost.update["link"] += std::max(last_beside_ / rates_.link, beside_ / rates_.link - backward_);
+    const double late = std::max(0.0, ahead_ / rates_.link - forward_) + std::max(0.0, ahead_in_backward_ / rates_.link - backward_);
+    if (late > 0) cost.micro_batch["link"] += late;
+    const double room = std::max(0.0, backward_ - ahead_in_backward_ / rates_.link);
+    if (beside_ > 0) cost.update["link"] += std::max(last_beside_ / rates_.link, beside_ / rates_.link - room);
   }
 
   const MachineRates& rates_;
-  double forward_ = 0, backward_ = 0, stashed_ = 0, fetched_ = 0, beside_ = 0, last_beside_ = 0;
+  double forward_ = 0, backward_ = 0, stashed_ = 0, fetched_ = 0, beside_ = 0, last_beside_ = 0, ahead_ = 0, ahead_in_backward_ = 0;
 };
 
 }  // namespace

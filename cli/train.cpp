@@ -363,6 +363,9 @@ int TrainCommand(int argc, const char* const* argv) {
   flags.data.Check();
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
   flags.dispatch.Check(WorldSize(flags.ranks, environment), flags.trainer.sequence);
+  if (flags.dispatch.shard_parameters == "all" && flags.trainer.grad_accumulation > 1) {
+    throw UsageError("--shard-parameters all adds over ranks in each micro-batch: it needs --grad-accumulation 1, or use weights, which keeps gradients whole");
+  }
   flags.config = ResolvedConfig(groups, flags.values);
   if (environment.rank == 0 && environment.launcher != "weir") {
     for (const std::string& notice : IdleFlags(flags.trainer.training, flags.dispatch, run.device, WorldSize(flags.ranks, environment))) std::cerr << notice << "\n";

@@ -59,6 +59,9 @@ struct TrainingOptions {
   std::string keep = "none";       // with recompute: "attention" keeps attention outputs and log-sum-exps
   bool reduce_beside = false;      // sums over ranks begin in backward, where gradients are final: one micro-batch a step
   bool shard_optimizer = false;    // moments and masters of what all ranks hold are spread over them (shard_optimizer)
+  // On top of it: "weights": what is spread is whole for a layer at a time (shard_parameters); "all": its gradients too, one
+  // micro-batch a step.
+  std::string shard_parameters = "none";
   Layout layout = {};  // of the ranks that run this graph together
   int64_t rank = 0;
   std::optional<StreamDispatchOptions> stream_dispatch = {};  // absent: plain experts

@@ -9,24 +9,19 @@ namespace weir {
 // anything reads it as the gradient of the step. Parameters that no other rank holds stay as they are. The
 // norm then sums over the expert group what its ranks hold shards of (attribute `sharded`); of a head's shard it takes the squares of
 // all shards' blocks (BlockSquares), and so has the bits of the whole.
-// `beside`: each sum begins in backward, where its accumulator is final, and the norm waits for all (TreeReduceJoin). For steps of one
-// micro-batch.
 class ReduceGradients : public Pass {
  public:
   // Leaves of `vocab_leaf` columns are what a spread head is cut at.
-  explicit ReduceGradients(const Layout& layout, int64_t vocab_leaf = 2048, bool beside = false)
-      : layout_(layout), vocab_leaf_(vocab_leaf), beside_(beside) {}
+  explicit ReduceGradients(const Layout& layout, int64_t vocab_leaf = 2048) : layout_(layout), vocab_leaf_(vocab_leaf) {}
   std::string name() const override { return "reduce_gradients"; }
   std::string doc() const override { return "accumulators before GradientNorm ==> sums over ranks, TreeReduceGradient"; }
   bool Run(Graph& graph, PassContext& context) override;
 
  private:
   Value* Sum(Graph& graph, Node* norm, Value* gradient, const std::string& group);
-  void BeginBeside(Graph& graph, Node* norm);
 
   Layout layout_;
   int64_t vocab_leaf_;
-  bool beside_;
 };
 
 }  // namespace weir

@@ -9,11 +9,13 @@
 #include "graph_passes/isolate_documents.h"
 #include "graph_passes/lower_precision.h"
 #include "graph_passes/pipeline.h"
+#include "graph_passes/reduce_beside.h"
 #include "graph_passes/reduce_gradients.h"
 #include "graph_passes/router_losses.h"
 #include "graph_passes/shard_context.h"
 #include "graph_passes/shard_experts.h"
 #include "graph_passes/shard_optimizer.h"
+#include "graph_passes/shard_parameters.h"
 #include "graph_passes/shard_vocabulary.h"
 #include "graph_passes/split_master.h"
 #include "graph_passes/stream_checkpoints.h"
@@ -92,6 +94,21 @@ void SpreadExperts(Graph& graph, const TrainingOptions& options, PassManager& pa
   passes.Run(shard, graph);
 }
 
+// Rows of what all ranks hold: of the optimizer's state, then of weights and gradients too.
+void SpreadParameters(Graph& graph, const TrainingOptions& options, PassManager& passes) {
+  const std::string& what = options.shard_parameters;
+  WEIR_CHECK(what == "none" || what == "weights" || what == "all", ErrorCode::kInvalidArgument, "--shard-parameters=", what,
+             " is unknown; use none, weights or all");
+  if (!options.shard_optimizer && what == "none") return;
+  ShardOptimizer optimizer(options.layout, options.rank);
+  passes.Run(optimizer, graph);
+  if (what == "none") return;
+  WEIR_CHECK(!passes.disabled.contains("shard_optimizer"), ErrorCode::kInvalidArgument, "--shard-parameters=", what,
+             " needs the pass shard_optimizer; do not disable it");
+  ShardParameters parameters(options.layout, what == "all");
+  passes.Run(parameters, graph);
+}
+
 void CheckHeadMove(const TrainingOptions& options) {
   if (options.move == "weights") return;
   WEIR_CHECK(options.move == "activations" || options.move == "auto", ErrorCode::kInvalidArgument, "--move=", options.move,
@@ -167,12 +184,13 @@ void BuildTrainingGraph(Graph& graph, const TrainingOptions& options, PassManage
   AddOptimizer optimizer(options);
   passes.Run(optimizer, graph);
   if (options.layout.world > 1) {
-    ReduceGradients reduce(options.layout, options.vocab_leaf, options.reduce_beside);
+    ReduceGradients reduce(options.layout, options.vocab_leaf);
     passes.Run(reduce, graph);
   }
-  if (options.shard_optimizer) {
-    ShardOptimizer shard(options.layout, options.rank);
-    passes.Run(shard, graph);
+  SpreadParameters(graph, options, passes);
+  if (options.reduce_beside && options.layout.world > 1) {
+    ReduceBeside beside;
+    passes.Run(beside, graph);
   }
   if (options.precision != "float32") {
     SplitMasters split;

@@ -48,7 +48,7 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
       batch_(batch),
       sequence_(SequenceOfRank(canonical, options.layout, sequence)),
       ignore_index_(options.ignore_index),
-      one_micro_batch_(options.head_gradient == "shard" || (options.reduce_beside && options.layout.world > 1)),
+      one_micro_batch_(options.head_gradient == "shard" || ((options.reduce_beside || options.shard_parameters == "all") && options.layout.world > 1)),
       communicator_(communicator) {
   const int64_t ranks = communicator == nullptr ? 1 : communicator->size();
   WEIR_CHECK(options.layout.world == ranks, ErrorCode::kInternal, "a layout of ", options.layout.world, " ranks for a run of ",
@@ -208,8 +208,8 @@ void TrainingSession::WriteMicroBatch(const MicroBatch& micro_batch) {
 
 StepResult TrainingSession::ComputeGradients(std::span<const MicroBatch> micro_batches) {
   WEIR_CHECK(micro_batches.size() <= 1 || !one_micro_batch_, ErrorCode::kInvalidArgument,
-             "--head-gradient=shard and --reduce-beside add over ranks in each of ", micro_batches.size(),
-             " micro-batches; use --grad-accumulation 1, or --head-gradient whole and no --reduce-beside");
+             "--head-gradient=shard, --shard-parameters=all and --reduce-beside add over ranks in each of ", micro_batches.size(),
+             " micro-batches; use --grad-accumulation 1, or --head-gradient whole, --shard-parameters weights and no --reduce-beside");
   DropPrefetched();
   StepResult result;
   result.split = std::exchange(earlier_, {});

@@ -191,6 +191,7 @@ TrainingOptions TwinOf(const TrainingOptions& streamed) {
   twin.layout.vocabulary_parallel = plain.layout.vocabulary_parallel;
   twin.offload = plain.offload;
   twin.shard_optimizer = plain.shard_optimizer;
+  twin.shard_parameters = plain.shard_parameters;
   twin.stream_dispatch.reset();
   return twin;
 }

@@ -171,7 +171,7 @@ TEST_F(Cli, VerifyWithoutAReferenceRunsTwinAndStreamed) {
     EXPECT_NE(all.output.find(knob), std::string::npos) << "everything streams when nothing is said: " << knob << all.output;
   }
   EXPECT_NE(all.output.find("0.00e+00  (limit 0.00e+00, elements whose bits differ)"), std::string::npos) << all.output;
-  const Result ranks = Weir("verify " + kModel + " --ranks 2 --context-parallel 2 --vocab-parallel 2 --head-gradient shard --sequence 32 --shard-optimizer");
+  const Result ranks = Weir("verify " + kModel + " --ranks 2 --context-parallel 2 --vocab-parallel 2 --head-gradient shard --sequence 32 --shard-parameters all");
   EXPECT_EQ(ranks.code, 0) << ranks.output;
   EXPECT_EQ(Weir("verify " + kModel + " --host-budget 1GiB --stash boundaries --recompute layer --recompute-keep attention").code, 0);
   const Result one = Weir("verify " + kModel + " --strip 128 --steps 1");

@@ -124,7 +124,7 @@ TEST_F(Plans, EveryLeverIsTried) {
   }
   for (const Json& tried : plan["auto"]["tried"]) all += tried["flags"].get<std::string>() + "\n";
   for (const char* lever : {"--strip 8192", "--recompute-keep none", "--stash boundaries", "--host-budget", "--chunk-tokens", "--expert-parallel 4", "--context-parallel 2",
-                            "--vocab-parallel 4", "--head-gradient shard", "--move activations", "--move activations", "--shard-optimizer", "--slots 1", "--micro-batch 1"}) {
+                            "--vocab-parallel 4", "--head-gradient shard", "--move activations", "--shard-optimizer", "--shard-parameters weights", "--shard-parameters all", "--slots 1", "--micro-batch 1"}) {
     EXPECT_NE(all.find(lever), std::string::npos) << lever << " in\n" << all;
   }
 }

@@ -92,11 +92,14 @@ TEST_F(Resume, EvaluationsAreOfTheWeightsOfTheirStepHoweverTheyAreHeld) {
   ASSERT_EQ(shards.code, 0) << shards.text;
   ASSERT_EQ(Evaluations("whole").size(), 3u);
   ExpectSame("whole", "shards");
+  const Outcome layers = Train("layers", flags + " --shard-parameters all");
+  ASSERT_EQ(layers.code, 0) << layers.text;
+  ExpectSame("whole", "layers");
 }
 
 TEST_F(Resume, EvaluationsChangeNoBitHoweverTheWorkIsSpread) {
   const std::string eval = " --eval-every 1 --eval-data " + (folder_ / "text.txt").string();
-  for (const char* spread : {"--vocab-parallel 2 --strip 64 --head-gradient shard", "--expert-parallel 2 --chunk-tokens 16 --shard-optimizer",
+  for (const char* spread : {"--vocab-parallel 2 --strip 64 --head-gradient shard", "--expert-parallel 2 --chunk-tokens 16 --shard-optimizer", "--shard-parameters all",
                              "--context-parallel 2 --recompute layer --host-budget 1GiB --bucket 1000"}) {
     const std::string flags = StrCat("--steps 3 --ranks 2 --threads 1 ", spread);
     for (const char* out : {"plain", "evaluated"}) fs::remove_all(folder_ / out);

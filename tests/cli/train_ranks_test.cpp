@@ -188,7 +188,7 @@ TEST_F(TrainRanks, PlanTheShareOfTheHead) {
 
 // Experts and optimizer spread over ranks are saved whole: stopped and resumed, the same bytes, in another layout too.
 TEST_F(TrainRanks, ResumeWhatIsSpread) {
-  const std::string flags = "--ranks 2 --micro-batch 1 --learning-rate 1e-2 --schedule constant ", spread = flags + "--expert-parallel 2 --shard-optimizer ";
+  const std::string flags = "--ranks 2 --micro-batch 1 --learning-rate 1e-2 --schedule constant ", spread = flags + "--expert-parallel 2 --shard-parameters all ";
   const Outcome through = Train("through", spread + "--steps 4"), twin = Train("twin", flags + "--expert-parallel 2 --steps 4");
   ASSERT_EQ(through.code, 0) << through.text;
   ASSERT_EQ(twin.code, 0) << twin.text;
@@ -204,6 +204,13 @@ TEST_F(TrainRanks, ResumeWhatIsSpread) {
   const Outcome one = Train("one", "--shard-optimizer");
   EXPECT_EQ(one.code, 2);
   EXPECT_NE(one.text.find("--shard-optimizer spreads over several ranks"), std::string::npos) << one.text;
+  for (const auto& [wrong, why] : {std::pair{"--shard-parameters all", "--shard-parameters spreads over several ranks"},
+                                   {"--ranks 2 --shard-parameters whole", "use none, weights or all"},
+                                   {"--ranks 2 --shard-parameters all --grad-accumulation 2", "needs --grad-accumulation 1, or use weights"}}) {
+    const Outcome refused = Train("one", wrong);
+    EXPECT_EQ(refused.code, 2) << wrong;
+    EXPECT_NE(refused.text.find(why), std::string::npos) << refused.text;
+  }
 }
 
 // Mixtral of 2 layers, 5 experts of 3 x 64 x 12 floats: rank 0 of two holds 3 of them, in weights, gradients and moments.

@@ -33,6 +33,10 @@ void ExpectKnobsChangeNoBit(Launch launch, const std::string& precision) {
   compare("sums beside backward");
   options.shard_optimizer = true;
   compare("sharded optimizer");
+  options.shard_parameters = "weights";
+  compare("sharded weights");
+  options.shard_parameters = "all";
+  compare("sharded weights and gradients");
   options.strip = 64;
   options.recompute = "layer";
   compare("strips and recompute");

@@ -43,6 +43,7 @@ KnobCase Everything(const std::string& family, int64_t world) {
           .host = "all",
           .recompute = "layer",
           .shard_optimizer = world > 1,
+          .shard_parameters = world > 1 ? "all" : "none",
           .micro_batches = 1};
 }
 

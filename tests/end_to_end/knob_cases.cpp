@@ -6,13 +6,13 @@ namespace weir {
 namespace {
 
 // One of each list; factors in the order of the table.
-enum Factor : size_t { kFamily, kWorld, kExpert, kContext, kVocabulary, kChunks, kAlpha, kHead, kStrip, kBucket, kSlots, kHost, kRecompute, kShardOptimizer, kMicroBatches, kWeighted };
+enum Factor : size_t { kFamily, kWorld, kExpert, kContext, kVocabulary, kChunks, kAlpha, kHead, kStrip, kBucket, kSlots, kHost, kRecompute, kShardOptimizer, kShardParameters, kMicroBatches, kWeighted };
 
 std::vector<size_t> SizesOf(const KnobTable& t) {
   return {t.families.size(), t.worlds.size(), t.expert_parallel.size(), t.context_parallel.size(), t.vocabulary_parallel.size(),
           t.chunks.size(),   t.alphas.size(), t.heads.size(),           t.strips.size(),           t.buckets.size(),
-          t.slots.size(),    t.hosts.size(),  t.recomputes.size(),      t.shard_optimizer.size(),  t.micro_batches.size(),
-          t.weighted.size()};
+          t.slots.size(),    t.hosts.size(),  t.recomputes.size(),      t.shard_optimizer.size(),  t.shard_parameters.size(),
+          t.micro_batches.size(), t.weighted.size()};
 }
 
 // Whether a run can have both, and both then count: every rule is about two of them, so that no row ends in a corner.
@@ -28,7 +28,8 @@ bool CanMeet(const KnobTable& t, size_t f, size_t v, size_t g, size_t w) {
       return (f != kWorld || t.worlds[v] > 1) && (f != kVocabulary || t.vocabulary_parallel[v] > 1);
     case kSlots: return f != kBucket || t.buckets[v] > 0 || w == 0;
     case kShardOptimizer: return f != kWorld || t.worlds[v] > 1 || t.shard_optimizer[w] == 0;
-    case kMicroBatches: return f != kHead || t.heads[v] == "whole" || t.micro_batches[w] == 1;
+    case kShardParameters: return f != kWorld || t.worlds[v] > 1 || t.shard_parameters[w] == "none";
+    case kMicroBatches: return t.micro_batches[w] == 1 || ((f != kHead || t.heads[v] == "whole") && (f != kShardParameters || t.shard_parameters[v] != "all"));
     default: return true;
   }
 }
@@ -54,6 +55,7 @@ KnobCase CaseOf(const KnobTable& t, const CoverRow& row) {
           .host = t.hosts[row[kHost]],
           .recompute = t.recomputes[row[kRecompute]],
           .shard_optimizer = t.shard_optimizer[row[kShardOptimizer]] != 0,
+          .shard_parameters = t.shard_parameters[row[kShardParameters]],
           .micro_batches = t.micro_batches[row[kMicroBatches]],
           .weighted = t.weighted[row[kWeighted]] != 0};
 }
@@ -63,7 +65,7 @@ KnobCase CaseOf(const KnobTable& t, const CoverRow& row) {
 std::string Name(const KnobCase& k) {
   return StrCat(k.family, " W ", k.world, " E_p ", k.expert_parallel, " C ", k.context_parallel, " P ", k.vocabulary_parallel, " chunks ",
                 k.chunks, " alpha ", k.alpha, " head ", k.head, " strip ", k.strip, " bucket ", k.bucket, " slots ", k.slots, " host ", k.host,
-                " recompute ", k.recompute, k.shard_optimizer ? " shard_optimizer" : "", " micro-batches ", k.micro_batches,
+                " recompute ", k.recompute, k.shard_optimizer ? " shard_optimizer" : "", " shard_parameters ", k.shard_parameters, " micro-batches ", k.micro_batches,
                 k.weighted ? " weighted" : "");
 }
 
@@ -95,6 +97,7 @@ void Apply(const KnobCase& k, int64_t host_budget, TrainingOptions& options) {
   options.recompute = k.recompute == "none" ? "none" : "layer";
   options.keep = k.recompute == "attention" ? "attention" : "none";
   options.shard_optimizer = k.shard_optimizer;
+  options.shard_parameters = k.shard_parameters;
 }
 
 KnobCase TwinOf(const KnobCase& k) {
@@ -112,6 +115,7 @@ KnobCase TwinOf(const KnobCase& k) {
           .host = "none",
           .recompute = "none",
           .shard_optimizer = false,
+          .shard_parameters = "none",
           .micro_batches = k.micro_batches,
           .weighted = k.weighted};
 }

@@ -18,6 +18,7 @@ struct KnobCase {
   std::string host;       // boundaries in host memory: none, half, all of them alone ("boundaries"), all and what attention keeps
   std::string recompute;  // none, layer, attention (kept)
   bool shard_optimizer;
+  std::string shard_parameters;  // none, weights, all
   int64_t micro_batches;
   bool weighted = false;  // tokens have weights; so have the twin's
 };
@@ -33,7 +34,9 @@ struct KnobTable {
   std::vector<int64_t> strips = {64, 130, 8192};
   std::vector<int64_t> buckets = {0, 1000, 1000000, int64_t{1} << 40}, slots = {2, 1, 3};
   std::vector<std::string> hosts = {"none", "half", "boundaries", "all"}, recomputes = {"none", "layer", "attention"};
-  std::vector<int64_t> shard_optimizer = {0, 1}, micro_batches = {1, 2}, weighted = {0, 1};
+  std::vector<int64_t> shard_optimizer = {0, 1};
+  std::vector<std::string> shard_parameters = {"none", "weights", "all"};
+  std::vector<int64_t> micro_batches = {1, 2}, weighted = {0, 1};
 };
 // Cases in which every pair of values that a run can have at once appears; throws where one is missing.
 std::vector<KnobCase> CoverKnobs(const KnobTable& table);

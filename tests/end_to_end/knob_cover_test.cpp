@@ -87,7 +87,7 @@ TEST(KnobCover, NoPairOfKnobsChangesABit) {
           one.expert_parallel = {experts};
           one.context_parallel = {context};
           std::erase_if(one.vocabulary_parallel, [&](int64_t ranks) { return world % ranks != 0; });
-          if (world == 1) one.heads = {"whole"}, one.shard_optimizer = {0};
+          if (world == 1) one.heads = {"whole"}, one.shard_optimizer = {0}, one.shard_parameters = {"none"};
           if (experts == 1) one.alphas = {1.1};
           ExpectBitsOfTheTwin(one);
         }

@@ -26,6 +26,7 @@ struct Spread {
   const char* name;
   int64_t world, expert_parallel, vocabulary_parallel;
   bool shard_optimizer;
+  const char* shard_parameters = "none";
 };
 
 constexpr Spread kAlone = {"one rank", 1, 1, 1, false}, kTwo = {"two", 2, 1, 1, false}, kTwoSharded = {"two, optimizer sharded", 2, 1, 1, true};
@@ -34,6 +35,7 @@ constexpr Spread kSpreads[] = {kAlone,
                                kTwoSharded,
                                {"two, experts", 2, 2, 1, false},
                                {"four, two experts, optimizer sharded", 4, 2, 1, true},
+                               {"four, two experts, weights and gradients sharded", 4, 2, 1, false, "all"},
                                {"four, experts and vocabulary", 4, 4, 4, false},
                                {"four, vocabulary over two", 4, 1, 2, false}};
 
@@ -57,6 +59,7 @@ class ShardedCheckpoint : public testing::Test {
     TrainingOptions options;
     options.layout = {.world = spread.world, .expert_parallel = spread.expert_parallel, .vocabulary_parallel = spread.vocabulary_parallel};
     options.shard_optimizer = spread.shard_optimizer;
+    options.shard_parameters = spread.shard_parameters;
     options.strip = options.vocab_leaf = 64;
     const auto rank = [&](Communicator* world) {
       PassManager passes;
