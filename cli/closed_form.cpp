@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "graph/error.h"
 #include "graph/op_schema.h"
@@ -59,14 +60,17 @@ ClosedTerm StashedAttention(const Graph& step, int64_t tokens, int64_t b) {
   return term;
 }
 
-// Elements of the largest run of gathers that begin together: the matrices of one layer, or of the head.
-int64_t GatheredTogether(const Graph& step) {
-  int64_t most = 0, run = 0;
+// Elements of the largest two neighbours among runs of gathers that begin together: the matrices of a layer, the embedding or the head.
+int64_t GatheredOfTwo(const Graph& step) {
+  int64_t most = 0, before = 0, run = 0;
   for (const auto& node : step.nodes()) {
     if (node->op() == "JoinBeside") continue;
-    const bool ahead = node->op() == "AllGatherRows" && node->attributes.Int("event", -1) >= 0;
-    run = ahead ? run + NumElements(ToDims(node->out()->shape)) : 0;
-    most = std::max(most, run);
+    if (node->op() == "AllGatherRows" && node->attributes.Int("event", -1) >= 0) {
+      run += NumElements(ToDims(node->out()->shape));
+      most = std::max(most, before + run);
+    } else if (run > 0) {
+      before = std::exchange(run, 0);
+    }
   }
   return most;
 }
@@ -95,8 +99,8 @@ ClosedForm PaperBudget(const Graph& canonical, const Graph& step, int64_t ranks,
                  {"dispatch", "2 E_p k c_eff H b", 2 * dispatch.ranks * model.top_k * dispatch.chunk_tokens * h * b},
                  {"strips", "4 N V b / P", 4 * n * v * b / p},
                  {"boundaries", "2 N H b", 2 * n * h * b}};
-  if (const int64_t d = GatheredTogether(step); d > 0) {
-    form.device.insert(form.device.begin() + 1, {"gathered", StrCat("2 D b, D = ", Rounded(d), " of one layer or the head"), 2 * d * b});
+  if (const int64_t d = GatheredOfTwo(step); d > 0) {
+    form.device.insert(form.device.begin() + 1, {"gathered", StrCat("D b, D = ", Rounded(d), " of two layers, or one and the head"), d * b});
   }
   form.host = {{"boundaries", StrCat("|S| N H b, |S| = ", stashed), stashed * n * h * b}};
   if (attention > 0) form.host.push_back(StashedAttention(step, n, b));
