@@ -65,7 +65,7 @@ bool ReduceGradients::Run(Graph& graph, PassContext& context) {
     builder.SetStem(accumulator->name + ".squares");
     const int64_t share = gradient->producer->attributes.Int("share_columns", vocab_leaf_);
     const auto elements = ShardElements(*sum, info, share, layout_.vocabulary_parallel);
-    Value* squares = builder.Op("BlockSquares", {sum}, {{"group", std::string("vocabulary")}, {"elements", elements}});
+    Value* squares = builder.Op("BlockSquares", {sum}, {{"group", std::string("vocabulary")}, {"elements", elements}, {"whole", int64_t{1}}});
     graph.SetInput(norm, static_cast<size_t>(&gradient - gradients.data()), squares);
     context.Matched(*squares->producer);
   }

@@ -84,7 +84,6 @@ void Apply(const KnobCase& k, int64_t host_budget, TrainingOptions& options) {
   options.vocab_leaf = kCoverLeaf;
   options.unit_rows = kCoverUnitRows;
   options.strip = k.strip;
-  options.max_norm = NormHasSameBits(k) ? 1 : 0;
   options.head_gradient = k.head == "shard" || k.head == "tokens" ? "shard" : "whole";
   options.move = k.head == "tokens" ? "activations" : "weights";
   if (k.chunks > 0) {
@@ -108,7 +107,7 @@ KnobCase TwinOf(const KnobCase& k) {
           .vocabulary_parallel = 1,
           .chunks = 0,
           .alpha = 1.1,
-          .head = k.head == "whole" ? "whole" : "unclipped",
+          .head = "whole",
           .strip = int64_t{1} << 20,
           .bucket = 0,
           .slots = 2,
@@ -119,7 +118,5 @@ KnobCase TwinOf(const KnobCase& k) {
           .micro_batches = k.micro_batches,
           .weighted = k.weighted};
 }
-
-bool NormHasSameBits(const KnobCase& k) { return k.head == "whole"; }
 
 }  // namespace weir

@@ -46,9 +46,7 @@ inline constexpr int64_t kCoverUnitRows = 5, kCoverLeaf = 64;
 
 // All knobs but the layout's; `host_budget`: bytes of what `host` says.
 void Apply(const KnobCase& knobs, int64_t host_budget, TrainingOptions& options);
-// The same sums with nothing streamed, spread beyond E_p and C, recomputed or moved. A head gradient in shards of less than a block
-// of the norm is measured in another order: both then run without clipping, and norms agree but for rounding.
+// The same sums with nothing streamed, spread beyond E_p and C, recomputed or moved.
 KnobCase TwinOf(const KnobCase& knobs);
-bool NormHasSameBits(const KnobCase& knobs);
 
 }  // namespace weir

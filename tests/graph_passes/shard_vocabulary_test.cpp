@@ -154,7 +154,7 @@ TEST(ShardVocabulary, TheGradientIsAShardToo) {
   EXPECT_TRUE(has("gradient float[115,4] w.grad\n")) << text;
   EXPECT_TRUE(has("shard_gradient = 1, strip = 8192")) << text;
   EXPECT_TRUE(has("w.grad.sum = TreeReduceGradient<group = \"vocabulary_replica\", ranks = 2>(")) << text;
-  EXPECT_TRUE(has("w.grad.squares = BlockSquares<elements = [768, 460], group = \"vocabulary\">(w.grad.sum)")) << text;
+  EXPECT_TRUE(has("w.grad.squares = BlockSquares<elements = [768, 460], group = \"vocabulary\", whole = 1>(w.grad.sum)")) << text;
   EXPECT_TRUE(has("w.grad.squares)\n") || has("w.grad.squares, ")) << text;
   EXPECT_FALSE(has("Slice(")) << text;
 }
