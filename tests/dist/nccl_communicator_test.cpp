@@ -273,5 +273,29 @@ TEST(NcclHealth, NothingStartsAfterAnAbort) {
   for (const Failure& failure : failures) EXPECT_NE(failure.text.find("enough"), std::string::npos) << failure.text;
 }
 
+// A mark of the queue beside holds up the compute queue until what was begun there before is over.
+TEST_P(FakeRanks, WaitForWhatWasBegunBeside) {
+  FakeFabric fabric;
+  RunRanks(GetParam(), [&](Communicator& host) {
+    FakeGpu gpu, side(milliseconds(20));
+    NcclCommunicator gpus(host, FakeLinks(gpu, fabric), kPatient, FakeLinks(side, fabric));
+    const auto ranks = static_cast<size_t>(gpus.size());
+    std::vector<std::byte> own(8), all(8 * ranks), seen, expected;
+    for (size_t r = 0; r < ranks; ++r) expected.insert(expected.end(), 8, static_cast<std::byte>(r + 1));
+    for (int again = 0; again < 2; ++again) {
+      std::ranges::fill(all, std::byte{0});
+      side.Fill(own.data(), static_cast<int>(gpus.rank()) + 1, 8);  // slow, on the queue beside
+      gpus.Beside().AllGather(own, all, {"AllGather", "own"});
+      gpus.MarkBeside(3);
+      gpus.OrderAfterBeside(3);
+      gpu.compute().Push([&] { seen = all; });
+      gpu.Synchronize();
+      EXPECT_EQ(seen, expected) << "rank " << gpus.rank();
+    }
+    side.Synchronize();
+    host.Barrier({"Barrier", "end"});
+  });
+}
+
 }  // namespace
 }  // namespace weir
