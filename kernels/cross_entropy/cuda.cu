@@ -23,6 +23,9 @@ struct Pair {
   float top, sum;
 };
 
+// Whole rows and strips of them may take different instances of these kernels, in which the compiler joins
+// products and sums as it likes: __fadd_rn and __fmul_rn leave it no choice.
+//
 // (max, sum) of one leaf by one warp. A lane owns runs of eight columns, however they are loaded.
 template <class T, bool kPacked>
 __device__ Pair LeafSum(const T* leaf, int64_t width) {
@@ -50,14 +53,14 @@ __device__ Pair LeafSum(const T* leaf, int64_t width) {
   const float base = isfinite(top) ? top : 0.0f;  // exp(-inf - -inf) would be NaN
   float sum = 0;
 #pragma unroll
-  for (int at = 0; at < kRuns * kRun; ++at) sum += expf(value[at] - base);
+  for (int at = 0; at < kRuns * kRun; ++at) sum = __fadd_rn(sum, expf(value[at] - base));
   return {top, Reduce<kWarp>(sum, SumStep())};
 }
 
 __device__ void Join(Pair& all, const Pair& leaf) {
   const float joined = fmaxf(all.top, leaf.top);
   if (isfinite(joined)) {
-    all.sum = all.sum * expf(all.top - joined) + leaf.sum * expf(leaf.top - joined);
+    all.sum = fmaf(all.sum, expf(all.top - joined), __fmul_rn(leaf.sum, expf(leaf.top - joined)));
   } else {
     all.sum += leaf.sum;
   }
@@ -136,8 +139,8 @@ __global__ void LogitsGradientKernel(LogitStrip s, LogitGradient g) {
 #pragma unroll
       for (int p = 0; p < kSize; ++p) {
         const float probability = expf(ToFloat(pack.at[p]) - lse);
-        pack.at[p] = FromFloat<T>(
-            counts ? (j + p == label ? probability - 1.0f : probability) * factor : 0.0f);
+        const float slope = j + p == label ? __fadd_rn(probability, -1.0f) : probability;
+        pack.at[p] = FromFloat<T>(counts ? __fmul_rn(slope, factor) : 0.0f);
       }
       *reinterpret_cast<Pack<T, kSize>*>(out + j) = pack;
     }
