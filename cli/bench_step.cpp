@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <iomanip>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -98,6 +99,8 @@ void Print(const StepBench& bench, const TrainingSession& session, const std::ve
 
 Ending BenchRank(const StepBench& bench, Placement place, Communicator* world) {
   PassManager passes;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto since = [](auto time) { return std::chrono::duration<double>(std::chrono::steady_clock::now() - time).count(); };
   const bool leads = world == nullptr || world->rank() == 0;
   if (!leads) passes.print = [](const std::string&) {};
   const auto graph = LoadCanonical(bench.values["model"].as<std::string>(), bench.values, passes);
@@ -106,6 +109,7 @@ Ending BenchRank(const StepBench& bench, Placement place, Communicator* world) {
   const auto tokens = RandomTokens(bench, session);
   std::optional<RunCosts> costs;
   if (bench.save_every > 0) costs.emplace(session, bench.out, bench.save_every, bench.steps);
+  if (leads && !bench.json) std::cerr << "ready after " << std::fixed << std::setprecision(1) << since(begin) << std::defaultfloat << " s\n";
   std::vector<double> seconds;
   double loss = 0;
   for (int64_t step = 1; step <= bench.steps; ++step) {
@@ -118,7 +122,7 @@ Ending BenchRank(const StepBench& bench, Placement place, Communicator* world) {
     session.Update(1e-5, step);
     session.Synchronize();
     if (world != nullptr) world->Barrier({"Barrier", "step"});
-    seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    seconds.push_back(since(start));
     if (costs) costs->AfterStep(step, result, seconds.back());
     if (!traced) continue;
     const auto spans = session.StopTrace();

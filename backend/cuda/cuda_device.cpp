@@ -2,10 +2,12 @@
 #include <cstring>
 #include <vector>
 
+#include "backend/cpu/parallel.h"
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
 #include "backend/cuda/traced_work.h"
 #include "backend/device.h"
+#include "graph/shape.h"
 
 namespace weir {
 
@@ -33,6 +35,15 @@ CudaStream::~CudaStream() {
 }
 
 namespace {
+
+// Page faults are most of what a large host arena costs: all threads take them.
+void Touch(std::byte* memory, int64_t bytes) {
+  constexpr int64_t kPiece = int64_t{1} << 26;
+  ParallelFor(DivCeil(bytes, kPiece), 1, [&](int64_t begin, int64_t end) {
+    const int64_t first = begin * kPiece, last = std::min(end * kPiece, bytes);
+    std::memset(memory + first, 0, static_cast<size_t>(last - first));
+  });
+}
 
 class CudaDevice final : public Device {
  public:
@@ -81,7 +92,7 @@ class CudaDevice final : public Device {
   // Pinned after its pages exist, so that exactly what was asked is pinned.
   std::byte* AllocateHost(int64_t bytes) override {
     std::byte* memory = Device::AllocateHost(bytes);
-    std::memset(memory, 0, static_cast<size_t>(bytes));
+    Touch(memory, bytes);
     const cudaError_t status = cudaHostRegister(memory, static_cast<size_t>(bytes), cudaHostRegisterDefault);
     if (status == cudaSuccess) return memory;
     Device::FreeHost(memory, bytes);
