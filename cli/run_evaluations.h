@@ -13,6 +13,7 @@ class RunEvaluations {
  public:
   RunEvaluations(const DataFlags& flags, int64_t sequence, uint64_t seed, int64_t vocabulary);
   bool weighted() const { return held_out_ && held_out_->weighted(); }
+  const std::optional<DataLoader>& held_out() const { return held_out_; }
   // Of a resumed run: the last step that was evaluated, agreed by all ranks; -1 = none.
   void Start(int64_t evaluated) { evaluated_ = evaluated; }
 

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 
 #include "backend/cpu/parallel.h"
 #include "backend/lane_trace.h"
@@ -22,6 +23,7 @@
 #include "cli/run_checkpoints.h"
 #include "cli/run_evaluations.h"
 #include "cli/run_folder.h"
+#include "cli/same_inputs.h"
 #include "cli/sizes.h"
 #include "cli/stop_signals.h"
 #include "graph/error.h"
@@ -135,35 +137,6 @@ StepRecord StepOrTrace(Trainer& trainer, int64_t trace_step, const fs::path& fol
   return record;
 }
 
-// The ranks must have been given the same flags: they would otherwise wait for each other in vain.
-void CheckSameConfig(Communicator& world, const std::string& config) {
-  const auto hashes = world.GatherValues(static_cast<uint64_t>(std::hash<std::string>{}(config)), {"CheckSameConfig", "flags"});
-  const auto other = std::ranges::find_if(hashes, [&](uint64_t hash) { return hash != hashes[0]; });
-  if (other == hashes.end()) return;
-  const int64_t rank = other - hashes.begin();  // the same on all ranks: rank 0 tells that one its flags
-  const CollectiveName name{"CheckSameConfig", "flags of rank 0"};
-  int64_t length = std::ssize(config);
-  world.Broadcast(0, std::as_writable_bytes(std::span(&length, 1)), name);
-  std::string first = config;
-  first.resize(static_cast<size_t>(length));
-  world.Broadcast(0, std::as_writable_bytes(std::span(first)), name);
-  std::string changes;
-  if (world.rank() == rank) {
-    for (const FlagChange& change : FlagChanges(first, config)) changes += StrCat("\n  --", change.flag, ": ", change.then, " on rank 0, ", change.now, " here");
-  }
-  WEIR_CHECK(world.rank() != rank, ErrorCode::kInvalidArgument, "rank ", rank, " was started with other flags than rank 0:", changes);
-  world.Barrier(name);  // ends with that rank's words
-}
-
-// Every rank must see the same checkpoints: a folder of one machine alone would start the others anew.
-void CheckSameStart(Communicator& world, int64_t resumed) {
-  const auto steps = world.GatherValues(resumed, {"CheckSameStart", "resumed step"});
-  for (size_t r = 1; r < steps.size(); ++r) {
-    WEIR_CHECK(steps[r] == steps[0], ErrorCode::kInvalidArgument, "rank ", r, " goes on after step ", steps[r], ", rank 0 after step ",
-               steps[0], "; --resume needs a run folder that every rank reads");
-  }
-}
-
 // A resumed run may go on with other flags than it began with (those of Identity aside); it says with which.
 void TellConfigChanges(const fs::path& file, const std::string& now) {
   std::ifstream in(file);
@@ -176,13 +149,16 @@ int64_t AgreedMaximum(Communicator* world, int64_t value) {
   return std::ranges::max(world->GatherValues(value, {"AgreedMaximum", "evaluated step"}));
 }
 
-// Every rank calls it; none ends, as if it had failed, while rank 0 writes.
+// Every rank calls it, and then Meet: none ends, as if it had failed, while rank 0 writes.
 void Save(const TrainingSession& session, const RunFolder* folder, Communicator* world) {
   if (folder != nullptr) {
     folder->Save(session, world);
   } else {
     SaveWeights(session, {}, 0, world);
   }
+}
+
+void Meet(Communicator* world) {
   if (world != nullptr) world->Barrier({"Barrier", "weights"});
 }
 
@@ -200,6 +176,10 @@ void SaveAfterError(Error& error, const TrainingSession& session, const RunFolde
     kept = StrCat("no weights were saved: ", second.message());
   }
   error.AddContext("training; " + kept);
+  try {
+    if (all) Meet(world);
+  } catch (const Error&) {  // a rank has met all others and ended with the same error
+  }
 }
 
 // What a resumed run must share with the one that it goes on: the tokens and their order.
@@ -230,6 +210,12 @@ void TakeWeights(const DataLoader& data, const RunEvaluations& evaluations, Trai
   training.token_weights = training.token_weights || data.weighted() || evaluations.weighted();
 }
 
+void CheckSameData(Communicator& world, const DataLoader& data, const RunEvaluations& evaluations) {
+  std::vector<RankInput> inputs = InputsOf("--data", data);
+  if (evaluations.held_out()) std::ranges::copy(InputsOf("--eval-data", *evaluations.held_out()), std::back_inserter(inputs));
+  CheckSameInputs(world, inputs);
+}
+
 // Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
 Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const bool leads = world == nullptr || world->rank() == 0;
@@ -240,10 +226,12 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     return leads ? Ending{flags.checkpoints.enabled() ? kExitRequeue : kExitFailed, StrCat("stopped by signal ", signal, " before anything was begun")} : Ending{};
   }
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
+  if (world != nullptr) CheckSameInputs(*world, InputsOf(flags.run.model, *graph));
   const int64_t vocabulary = VocabularyOf(*graph);
   if (const std::string lost = LostInExport(*graph); leads && !lost.empty()) std::cerr << lost << "\n";
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
+  if (world != nullptr) CheckSameData(*world, data, evaluations);
   TrainerOptions options = flags.trainer;
   TakeWeights(data, evaluations, options.training);
   Trainer trainer(*graph, options, data, passes, world);
@@ -281,7 +269,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
                    "gives the same bits, slower\n";
     }
     if (flags.trainer.device.kind == DeviceKind::kCuda && training.pack == "isolate") {
-      std::cerr << "documents are kept apart by weir's own attention kernels, slower than cuDNN's\n";
+      std::cerr << "documents are kept apart by weir's own attention kernels: a step's attention takes about 1.5 times cuDNN's time\n";
     }
     for (const std::string& notice : DispatchNotices(trainer.session().graph())) std::cerr << notice << "\n";
   }
@@ -303,6 +291,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   }
   checkpoints.Finish(trainer, folder.get());
   Save(trainer.session(), folder.get(), world);
+  Meet(world);
   if (!folder) return {kExitOk, ""};
   if (!complete && flags.checkpoints.enabled()) {
     return {kExitRequeue, StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,

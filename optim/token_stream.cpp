@@ -13,11 +13,14 @@ TokenStream::TokenStream(std::vector<std::unique_ptr<TokenFile>> files, const Da
     : files_(std::move(files)), options_(options) {
   WEIR_CHECK(options.sequence > 0, ErrorCode::kInvalidArgument, "--sequence=", options.sequence, " must be positive");
   for (const auto& file : files_) {
-    hash_ = hash_ * 31 + CheckTokenRange(*file, options.vocabulary) + file->LossHash();
+    const uint64_t ids = CheckTokenRange(*file, options.vocabulary) + file->LossHash();
+    hash_ = hash_ * 31 + ids;
     WEIR_CHECK(file->weighted() == weighted(), ErrorCode::kInvalidArgument, "data file '", file->path(), "' ",
                file->weighted() ? "weighs its tokens, '" : "does not weigh its tokens, '", files_.front()->path(), "' does",
                file->weighted() ? " not" : "", "; give all files of a source weights, or make a mixture of two: --data PATH:WEIGHT");
     const auto& starts = file->document_starts();
+    FileContent& content = contents_.emplace_back(file->path(), file->tokens(), std::ssize(starts) - 1, ids);
+    for (const int64_t start : starts) content.hash = (content.hash ^ static_cast<uint64_t>(start)) * 1099511628211ull;
     for (size_t d = 0; d + 1 < starts.size(); ++d) {
       const int64_t length = starts[d + 1] - starts[d];
       const int64_t room = options.pack ? length : DivCeil(length, options.sequence) * options.sequence;

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "optim/token_file.h"
@@ -27,6 +28,13 @@ struct DataOptions {
   int64_t vocabulary = 0;
 };
 
+// What tells a file from another of the same name: `hash` is of its ids, of what is to be predicted and of where documents begin.
+struct FileContent {
+  std::string path;
+  int64_t tokens = 0, documents = 0;
+  uint64_t hash = 0;
+};
+
 // The endless samples of some files, a pure function of (files, options, sample index). Each epoch is every
 // document once, concatenated; sample i covers stream positions [i*S, (i+1)*S): no token is skipped or
 // repeated within an epoch, and a sample may cross documents and epochs. A document longer than S goes on in
@@ -42,6 +50,7 @@ class TokenStream {
   int64_t tokens() const { return tokens_; }  // of an epoch
   int64_t documents() const { return static_cast<int64_t>(documents_.size()); }
   uint64_t hash() const { return hash_; }  // of all ids and of what is to be predicted, in file order
+  const std::vector<FileContent>& contents() const { return contents_; }
   bool weighted() const { return files_.front()->weighted(); }
   int64_t samples_per_epoch() const;  // the last one may be begun only
 
@@ -65,6 +74,7 @@ class TokenStream {
   DataOptions options_;
   int64_t tokens_ = 0, room_ = 0;
   uint64_t hash_ = 0;
+  std::vector<FileContent> contents_;  // of files_
   mutable Epoch epochs_[2];  // a sample rarely spans more than two
 };
 

@@ -315,6 +315,18 @@ TEST_F(TrainRanks, CheckpointsNeedAFolderThatAllRanksShare_SAV02) {
   EXPECT_NE(text.find("rank 1 does not find 'run/checkpoints', which rank 0 has made"), std::string::npos) << text;
 }
 
+// Rank 1 may end before rank 0 has met it: what rank 0 has written is there all the same.
+TEST_F(TrainRanks, ANonFiniteStepTellsOfTheWeightsThatWereSaved) {
+  for (int i = 0; i < 5; ++i) {
+    const std::string out = StrCat("nan", i);
+    const Outcome outcome = Train(out, "--ranks 4 --steps 5 --micro-batch 1 --learning-rate 1e30 --max-norm 0");
+    EXPECT_EQ(outcome.code, 1) << outcome.text;
+    EXPECT_TRUE(fs::exists(folder_ / out / "weights.safetensors"));
+    EXPECT_EQ(outcome.text.find("no weights were saved"), std::string::npos) << outcome.text;
+    EXPECT_NE(outcome.text.find("weights after step 1 are in "), std::string::npos) << outcome.text;
+  }
+}
+
 // A batch script that forgets srun: one process of a job of eight tasks.
 TEST_F(TrainRanks, ASlurmJobWithoutSrunRunsAloneAndSaysSo) {
   const std::string job = "SLURM_JOB_ID=77 SLURM_NTASKS=8 SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODELIST='gpu[07-08]'";
