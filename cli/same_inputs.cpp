@@ -68,6 +68,14 @@ std::string Differences(const std::map<std::string, RankInput>& first, const std
   return told.size() > kMostNamed ? StrCat(text, " and ", told.size() - kMostNamed, " more") : text;
 }
 
+// Machines may have other numbers of cores, and results do not depend on it.
+std::string WithoutThreads(const std::string& config) {
+  std::istringstream lines(config);
+  std::string kept;
+  for (std::string line; std::getline(lines, line);) kept += line.starts_with("threads = ") ? "" : line + "\n";
+  return kept;
+}
+
 std::vector<std::string> GatherTexts(Communicator& world, const std::string& own, const CollectiveName& name) {
   const std::vector<int64_t> sizes = world.GatherValues(std::ssize(own), name);
   std::string all(static_cast<size_t>(std::reduce(sizes.begin(), sizes.end())), '\0');
@@ -82,7 +90,8 @@ std::vector<std::string> GatherTexts(Communicator& world, const std::string& own
 
 }  // namespace
 
-void CheckSameConfig(Communicator& world, const std::string& config) {
+void CheckSameConfig(Communicator& world, const std::string& resolved) {
+  const std::string config = WithoutThreads(resolved);
   const auto hashes = world.GatherValues(static_cast<uint64_t>(std::hash<std::string>{}(config)), {"CheckSameConfig", "flags"});
   const auto other = std::ranges::find_if(hashes, [&](uint64_t hash) { return hash != hashes[0]; });
   if (other == hashes.end()) return;

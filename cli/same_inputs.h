@@ -15,8 +15,8 @@ namespace weir {
 // would fail, and the run would train on a mixture. Before the first step all compare; each function is collective,
 // costs milliseconds where all is equal, and throws InvalidArgument naming the ranks and what differs.
 
-// Resolved flags.
-void CheckSameConfig(Communicator& world, const std::string& config);
+// Resolved flags, --threads aside.
+void CheckSameConfig(Communicator& world, const std::string& resolved);
 
 // What a rank has read, in words ("tensor 'lm_head.weight'", "float[307,64]") and as a hash.
 struct RankInput {

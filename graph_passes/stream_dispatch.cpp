@@ -59,6 +59,8 @@ Node* Replace(Graph& graph, Node* old, const char* op, std::vector<Value*> input
 Attributes StreamDispatch::Knobs(const Node& experts) const {
   Attributes knobs = experts.attributes;
   const Dim& count = experts.in(3)->shape[0];
+  WEIR_CHECK(count.Constant() >= expert_parallel_, ErrorCode::kInvalidArgument, "--expert-parallel=", expert_parallel_, " spreads the experts over ",
+             expert_parallel_, " ranks, but ", experts.source, " has ", count.Constant(), "; give ", count.Constant(), " or less, a divisor of the ranks");
   knobs.Set("experts", count.Constant());
   if (options_ && options_->chunk_tokens > 0) knobs.Set("chunk_tokens", options_->chunk_tokens);
   if (options_ && options_->max_chunks > 0) knobs.Set("max_chunks", options_->max_chunks);

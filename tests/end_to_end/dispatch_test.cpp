@@ -129,7 +129,7 @@ TEST(Dispatch, WrongKnobsAreRefusedInWords) {
   StreamDispatchOptions stream = Chunks(1, 0.5);
   EXPECT_NE(error({.world = 2, .expert_parallel = 2, .stream = stream}).find("alpha is 0.5"), std::string::npos);
   EXPECT_NE(error({.world = 4, .expert_parallel = 3}).find("3"), std::string::npos);
-  EXPECT_NE(error({.world = 8, .expert_parallel = 8}).find("experts is 5, expected at least one per rank"), std::string::npos);
+  EXPECT_NE(error({.world = 8, .expert_parallel = 8}).find("--expert-parallel=8 spreads the experts over 8 ranks, but experts after TopK 'node_topk__1' has 5; give 5 or less"), std::string::npos);
 }
 
 }  // namespace
