@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 
 #include "graph/error.h"
 #include "graph_passes/import_report.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr Lever kLevers[] = {Lever::kMicroBatch, Lever::kContext, Lever::kStrip, Lever::kRecompute, Lever::kMoments, Lever::kBoundaries, Lever::kChunks,
                               Lever::kExperts, Lever::kVocabulary, Lever::kOptimizer};
+constexpr Lever kOneMicroBatch[] = {Lever::kOptimizer, Lever::kVocabulary};
 constexpr int64_t kStrip = 8192, kBucket = int64_t{1} << 25, kAllBoundaries = int64_t{1} << 50;
 constexpr int64_t kMostShares = 64;  // of a head
 constexpr int kMostRounds = 8;        // of choosing anew what is thriftiest at a longer length
@@ -249,18 +251,27 @@ class Chooser {
     return At(level).fits;
   }
 
-  // Levels that the model or the layout refuses together: one lever gives way, the last first.
+  // Levels that the model or the layout refuses together: one lever gives way, the last first. Both that may ask for one
+  // micro-batch a step do before sequences are held by fewer ranks, which would be one lever too.
   void Allow(Levels& level) {
     if (At(level).refused.empty()) return;
     for (auto lever = std::rbegin(kLevers); lever != std::rend(kLevers); ++lever) {
-      Levels other = level;
-      while (other[*lever] > floor_[*lever]) {
-        --other[*lever];
-        if (!At(other).refused.empty()) continue;
-        level = other;
-        return;
-      }
+      if (*lever == Lever::kContext && GiveWay(level, kOneMicroBatch)) return;
+      if (GiveWay(level, {&*lever, 1})) return;
     }
+  }
+
+  // Lowers each of `levers` until what they make together is allowed.
+  bool GiveWay(Levels& level, std::span<const Lever> levers) {
+    if (levers.empty()) return At(level).refused.empty();
+    for (Levels other = level; other[levers[0]] > floor_[levers[0]];) {
+      --other[levers[0]];
+      Levels rest = other;
+      if (!GiveWay(rest, levers.subspan(1))) continue;
+      level = rest;
+      return true;
+    }
+    return false;
   }
 
   PlanKnobs KnobsAt(const Levels& level) const {
