@@ -3,6 +3,7 @@
 #include <cmath>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -69,15 +70,19 @@ Rows Summary(const Metrics& metrics, const std::string& config) {
   if (steps.empty()) return rows;
   const StepRecord& last = steps.back();
   rows.emplace_back("tokens trained on", Text(last.tokens));
-  rows.emplace_back("loss, first and last", Text(steps.front().loss) + ", " + Text(last.loss));
+  std::vector<StepRecord> labelled;
+  std::ranges::copy_if(steps, std::back_inserter(labelled), [](const StepRecord& r) { return !r.unlabelled; });
+  if (!labelled.empty()) rows.emplace_back("loss, first and last", Text(labelled.front().loss) + ", " + Text(labelled.back().loss));
   if (!metrics.evaluations.empty()) {
     const auto best = std::ranges::min_element(metrics.evaluations, {}, &EvalRecord::loss);
     const EvalRecord& now = metrics.evaluations.back();
     rows.emplace_back("held-out loss, last", Text(now.loss) + " (perplexity " + Text(std::exp(now.loss)) + ") after step " + Text(now.step));
     rows.emplace_back("held-out loss, best", Text(best->loss) + " after step " + Text(best->step));
   }
-  rows.emplace_back("steps skipped", Text(std::ranges::count(steps, true, &StepRecord::skipped)));
-  rows.emplace_back("tokens/s, median", Median(Column(steps, &StepRecord::tokens_per_s)));
+  const int64_t unlabelled = std::ssize(steps) - std::ssize(labelled);
+  if (unlabelled > 0) rows.emplace_back("steps without a label, which changed nothing", Text(unlabelled));
+  rows.emplace_back("steps skipped", Text(std::ranges::count(steps, true, &StepRecord::skipped) - unlabelled));
+  rows.emplace_back("tokens/s, median", Median(Column(labelled, &StepRecord::tokens_per_s)));
   rows.emplace_back("step, median", Median(Column(steps, &StepRecord::step_ms)) + " ms");
   rows.emplace_back("model TFLOP/s of a rank, median", Median(Column(steps, &StepRecord::model_tflops)));
   rows.emplace_back("planned device bytes of rank 0", FormatBytes(last.device_bytes));
@@ -94,7 +99,9 @@ std::string Table(const Rows& rows) {
 template <class Field>
 std::string FieldChart(const Metrics& metrics, const std::string& title, Field StepRecord::* field, bool from_zero) {
   ChartLine line{.color = "#06c", .width = 1.5, .points = {}};
-  for (const StepRecord& r : metrics.steps) line.points.emplace_back(static_cast<double>(r.step), static_cast<double>(r.*field));
+  for (const StepRecord& r : metrics.steps) {
+    if (!r.unlabelled) line.points.emplace_back(static_cast<double>(r.step), static_cast<double>(r.*field));
+  }
   const bool known = !line.points.empty() && std::isfinite(line.points.back().second);
   const std::string note = known ? "last " + Text(line.points.back().second) : "";
   return ToSvg({.title = title, .note = note, .from_zero = from_zero, .lines = {std::move(line)}});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "cli/sizes.h"
 #include "graph/error.h"
 #include "optim/checkpoint.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 constexpr int64_t kLoadEvery = 10;  // as train's --log-load-every
+constexpr int64_t kMostAtOnce = 2;  // checkpoints
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -29,24 +31,48 @@ fs::path SharedFolder(const TrainingSession& session, const fs::path& folder) {
   return fs::path(world == nullptr ? own : std::string(world->GatherValues(name, {"GatherValues", "bench folder"})[0].data()));
 }
 
-// Rank 0 makes it before the others write in it.
-fs::path Prepared(const TrainingSession& session, const fs::path& folder) {
-  fs::path shared = SharedFolder(session, folder);
-  if (session.rank() == 0) {
-    PrepareFolder(shared, false);
-    fs::create_directories(shared / "checkpoints");
-  }
-  if (session.communicator() != nullptr) session.communicator()->Barrier({"Barrier", "bench folder"});
-  return shared;
+// It is removed at the end: what it holds already is not the bench's.
+void MakeFolder(const fs::path& folder) {
+  std::error_code error;
+  WEIR_CHECK(!fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error)), ErrorCode::kInvalidArgument, "'",
+             folder.string(), "' is no empty folder, and bench step removes its folder at the end; give another --out");
+  fs::create_directories(folder, error);
+  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot create '", folder.string(), "': ", error.message());
+}
+
+// Of one checkpoint, and of the next while it is written.
+void CheckRoom(const TrainingSession& session, const fs::path& folder, int64_t checkpoints) {
+  const int64_t one = Checkpoints::BytesOf(session), most = std::min<int64_t>(kMostAtOnce, checkpoints);
+  std::error_code error;
+  const auto space = fs::space(folder, error);
+  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot use '", folder.string(), "': ", error.message());
+  const auto available = static_cast<int64_t>(space.available);
+  WEIR_CHECK(available / most >= one, ErrorCode::kIoError, "'", folder.string(), "' has ", FormatBytes(available), " free; ", most, " checkpoints of ",
+             FormatBytes(one), " are to be written; give another --out");
 }
 
 }  // namespace
 
 RunCosts::RunCosts(const TrainingSession& session, const fs::path& folder, int64_t save_every, int64_t steps)
-    : session_(session), folder_(Prepared(session, folder)), save_every_(save_every) {
+    : session_(session), folder_(SharedFolder(session, folder)), save_every_(save_every) {
+  if (leads()) Prepare(steps / save_every);
+  if (session.communicator() != nullptr) session.communicator()->Barrier({"Barrier", "bench folder"});  // the others write in it
   if (leads()) log_.emplace(folder_, "bench step", 0, /*events=*/true, Progress(steps, 1, nowhere_, /*terminal=*/false));
   writer_.emplace(session, folder_ / "checkpoints", std::map<std::string, std::string>(),
                   [checkpoints = Checkpoints(folder_ / "checkpoints")] { checkpoints.Rotate(1, 0); });
+}
+
+void RunCosts::Prepare(int64_t checkpoints) {
+  MakeFolder(folder_);
+  removed_.emplace(folder_, "weir bench step");
+  try {
+    CheckRoom(session_, folder_, checkpoints);
+    fs::create_directories(folder_ / "checkpoints");
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+    throw;
+  }
 }
 
 RunCosts::~RunCosts() {

@@ -7,13 +7,15 @@
 #include <string>
 #include <vector>
 
+#include "cli/removed_on_signal.h"
 #include "cli/run_folder.h"
 #include "optim/checkpoint_writer.h"
 
 namespace weir {
 
 // What a run adds to its steps, measured on steps of a bench: asynchronous checkpoints every so many of them, and after each what
-// `weir train --tensorboard` logs. Every rank makes the same calls; rank 0 leads. What was written is removed at the end.
+// `weir train --tensorboard` logs. Every rank makes the same calls; rank 0 leads. What was written is removed at the end, and
+// when a signal ends the process.
 class RunCosts {
  public:
   // `folder`: new or empty, the same on all ranks; "": one in the system's folder for temporary files.
@@ -44,6 +46,7 @@ class RunCosts {
     double seconds;
     bool beside;  // a checkpoint was being written when it began
   };
+  void Prepare(int64_t checkpoints);  // rank 0's
   bool leads() const { return session_.rank() == 0; }
   double MedianOf(bool beside) const;
   void Take(const std::optional<SavedCheckpoint>& saved);
@@ -51,6 +54,7 @@ class RunCosts {
   const TrainingSession& session_;
   const std::filesystem::path folder_;
   const int64_t save_every_;
+  std::optional<RemovedOnSignal> removed_;
   std::ostream nowhere_{nullptr};  // progress is told to nobody
   std::optional<RunFolder> log_;
   std::optional<CheckpointWriter> writer_;

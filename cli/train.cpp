@@ -163,15 +163,14 @@ void Meet(Communicator* world) {
 }
 
 // Parameters are those of the last finished step. All ranks save together when all have the error; else rank 0 saves
-// alone, if it holds all weights, and the others need not wait for it.
-void SaveAfterError(Error& error, const TrainingSession& session, const RunFolder* folder, Communicator* world) {
+// alone, if it holds all weights, and the others need not wait for it. Ranks that save together say the same.
+void SaveAfterError(Error& error, const TrainingSession& session, const RunFolder* folder, Communicator* world, const std::string& saved) {
   const bool all = dynamic_cast<const NonFiniteError*>(&error) != nullptr;
   if (!all && world != nullptr) world->Abort(error.what());
   if (!all && folder == nullptr) return;
-  std::string kept = "weights are saved by rank 0";
+  std::string kept = saved;
   try {
     Save(session, folder, all ? world : nullptr);
-    if (folder != nullptr) kept = StrCat("weights after step ", folder->Steps(), " are in ", folder->Weights().parent_path().string());
   } catch (const Error& second) {  // the first error is the one to tell; this one is its consequence
     kept = StrCat("no weights were saved: ", second.message());
   }
@@ -274,6 +273,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     for (const std::string& notice : DispatchNotices(trainer.session().graph())) std::cerr << notice << "\n";
   }
   int stopped_by = 0;
+  int64_t done = resumed;
   bool complete = false;
   const auto stopped = [&] { return (stopped_by = AgreedSignal(world)) != 0; };
   evaluations.Start(AgreedMaximum(world, folder ? folder->Evaluated() : -1));
@@ -281,12 +281,13 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     complete = evaluations.AfterStep(trainer, resumed, stopped, folder.get()) && trainer.Done();
     while (!complete && !stopped()) {
       const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
+      done = record.step;
       if (folder) folder->Record(record);
       checkpoints.AfterStep(trainer, record.step, folder.get());
       complete = evaluations.AfterStep(trainer, record.step, stopped, folder.get()) && trainer.Done();
     }
   } catch (Error& error) {
-    SaveAfterError(error, trainer.session(), folder.get(), world);
+    SaveAfterError(error, trainer.session(), folder.get(), world, StrCat("weights after step ", done, " are in ", path.string()));
     throw;
   }
   checkpoints.Finish(trainer, folder.get());

@@ -59,7 +59,8 @@ StepRecord StepOf(const nlohmann::json& json) {
   return {.step = json.value("step", int64_t{0}), .loss = Number(json, "loss"), .grad_norm = Number(json, "grad_norm"),
           .learning_rate = Number(json, "learning_rate"), .tokens_per_s = Number(json, "tokens_per_s"),
           .step_ms = Number(json, "step_ms"), .tokens = json.value("tokens", int64_t{0}), .label_weight = json.value("label_weight", 0.0),
-          .skipped = json.value("skipped", false), .spike = json.value("spike", false), .model_tflops = Number(json, "model_tflops"),
+          .skipped = json.value("skipped", false), .spike = json.value("spike", false),
+          .unlabelled = json.value("unlabelled", false), .model_tflops = Number(json, "model_tflops"),
           .device_bytes = json.value("device_bytes", int64_t{0}), .host_bytes = json.value("host_bytes", int64_t{0}),
           .time = Number(json, "time"), .router_loss = json.value("router_loss", 0.0),
           .split = {.mean = SplitOf(json, "split_s"), .longest = SplitOf(json, "split_longest_s")}, .loads = LoadsOf(json)};
@@ -120,15 +121,15 @@ void ContinueMetrics(const std::filesystem::path& file, int64_t step, const Metr
 }
 
 std::vector<std::pair<std::string, double>> Scalars(const StepRecord& r) {
-  std::vector<std::pair<std::string, double>> scalars = {
-      {"train/loss", r.loss},
-      {"train/grad_norm", r.grad_norm},
+  std::vector<std::pair<std::string, double>> scalars;
+  if (!r.unlabelled) scalars = {{"train/loss", r.loss}, {"train/grad_norm", r.grad_norm}};
+  scalars.insert(scalars.end(), {
       {"train/learning_rate", r.learning_rate},
       {"speed/tokens_per_s", r.tokens_per_s},
       {"speed/step_s", r.step_ms / 1e3},
       {"speed/model_tflops", r.model_tflops},
       {"memory/device_gib", static_cast<double>(r.device_bytes) / 1073741824.0},
-      {"memory/host_gib", static_cast<double>(r.host_bytes) / 1073741824.0}};
+      {"memory/host_gib", static_cast<double>(r.host_bytes) / 1073741824.0}});
   if (r.label_weight != 0) scalars.emplace_back("train/label_weight", r.label_weight);
   for (size_t part = 0; part < kStepPartNames.size(); ++part) {
     scalars.emplace_back(StrCat("split_s/", kStepPartNames[part]), static_cast<double>(r.split.mean.at(part)));
@@ -156,6 +157,7 @@ void MetricsLog::Write(const StepRecord& r) {
       {"learning_rate", r.learning_rate}, {"tokens", r.tokens}, {"tokens_per_s", r.tokens_per_s},
       {"step_ms", r.step_ms}, {"skipped", r.skipped},   {"spike", r.spike},    {"model_tflops", r.model_tflops},
       {"device_bytes", r.device_bytes}, {"host_bytes", r.host_bytes}, {"time", r.time}};
+  if (r.unlabelled) line["unlabelled"] = true;
   if (r.label_weight != 0) line["label_weight"] = r.label_weight;
   if (r.router_loss != 0) line["router_loss"] = r.router_loss;
   line["split_s"] = ToJson(r.split.mean);
@@ -190,17 +192,26 @@ void MetricsLog::WriteLine(const std::string& line) {
 Progress::Progress(int64_t steps, int64_t every, std::ostream& out, bool terminal)
     : steps_(steps), every_(every > 0 ? every : 1), out_(out), terminal_(terminal) {}
 
+// Once: there may be many.
+void Progress::TellUnlabelled(int64_t step) {
+  if (told_unlabelled_) return;
+  told_unlabelled_ = true;
+  out_ << (terminal_ ? "\r" : "") << "step " << step << ": no position has a label to learn: such steps change nothing, and their loss is null in "
+       << "metrics.jsonl (told once); with more tokens a step (--sequence, --micro-batch, --grad-accumulation) they are fewer" << (terminal_ ? "\x1b[K\n" : "\n");
+}
+
 void Progress::Show(const StepRecord& r) {
+  if (r.unlabelled) TellUnlabelled(r.step);
   mean_step_ms_ += (r.step_ms - mean_step_ms_) / static_cast<double>(std::min<int64_t>(r.step, 20));
   const bool last = r.step == steps_;
   if (!last && !terminal_ && r.step % every_ != 0 && r.step != 1) return;
   const int64_t eta_s = std::llround(static_cast<double>(steps_ - r.step) * mean_step_ms_ / 1e3);
   std::ostringstream line;
-  line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed
-       << "  loss " << std::setprecision(4) << r.loss << "  grad norm " << std::setprecision(3)
-       << r.grad_norm << "  lr " << std::scientific << std::setprecision(2) << r.learning_rate << std::fixed
+  line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed;
+  if (!r.unlabelled) line << "  loss " << std::setprecision(4) << r.loss << "  grad norm " << std::setprecision(3) << r.grad_norm;
+  line << "  lr " << std::scientific << std::setprecision(2) << r.learning_rate << std::fixed
        << std::setprecision(0) << "  " << r.tokens_per_s << " tokens/s  ETA " << eta_s / 60 << ":" << std::setw(2)
-       << std::setfill('0') << eta_s % 60 << (r.spike ? "  SKIPPED: loss spike" : r.skipped ? "  SKIPPED: not finite" : "");
+       << std::setfill('0') << eta_s % 60 << (r.spike ? "  SKIPPED: loss spike" : r.unlabelled ? "  SKIPPED: no label" : r.skipped ? "  SKIPPED: not finite" : "");
   if (terminal_) {
     constexpr int kBar = 24;
     const auto filled = static_cast<size_t>(r.step * kBar / std::max<int64_t>(steps_, 1));

@@ -31,6 +31,20 @@ TokenStream::TokenStream(std::vector<std::unique_ptr<TokenFile>> files, const Da
   }
   WEIR_CHECK(tokens_ > 1, ErrorCode::kInvalidArgument, "the data holds ", tokens_, " tokens in ",
              files_.size(), " files; next-token training needs at least 2");
+  WEIR_CHECK(std::ranges::any_of(documents_, [&](const Document& document) { return IsLearnt(document); }), ErrorCode::kInvalidArgument, "data file '",
+             files_.front()->path(), "'", files_.size() > 1 ? StrCat(" and ", files_.size() - 1, " more") : "", ": of ", tokens_, " tokens in ", documents(),
+             " documents none is learnt: a document's first token is never predicted, and no other is to be; join short documents, or look at \"labels\" and \"weights\"");
+}
+
+bool TokenStream::IsLearnt(const Document& document) const {
+  constexpr int64_t kAtOnce = 4096;
+  std::vector<uint8_t> predicted;
+  for (int64_t at = 1; at < document.length; at += kAtOnce) {
+    predicted.resize(static_cast<size_t>(std::min(kAtOnce, document.length - at)));
+    document.file->ReadPredicted(document.first + at, predicted);
+    if (std::ranges::find(predicted, 1) != predicted.end()) return true;
+  }
+  return false;
 }
 
 int64_t TokenStream::samples_per_epoch() const { return DivCeil(room_, options_.sequence); }

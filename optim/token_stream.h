@@ -43,7 +43,7 @@ class TokenStream {
  public:
   static constexpr int64_t kIgnore = -100;
 
-  // Checks that every id is in [0, vocabulary), that there are two tokens at least, and that all files weigh tokens or none does.
+  // Checks that every id is in [0, vocabulary), that there is a token to learn, and that all files weigh tokens or none does.
   TokenStream(std::vector<std::unique_ptr<TokenFile>> files, const DataOptions& options);
 
   Sample Get(int64_t index) const;
@@ -65,6 +65,8 @@ class TokenStream {
     std::vector<int64_t> order;   // document of each place
     std::vector<int64_t> starts;  // position of each place within the epoch
   };
+  // A document's first token has nothing before it to be predicted from.
+  bool IsLearnt(const Document& document) const;
   const Epoch& LoadEpoch(int64_t index) const;
   // Writes `count` positions of a document from `within` on to the sample's positions from `at` on.
   void Copy(const Document& document, int64_t within, int64_t count, Sample& sample, int64_t at) const;

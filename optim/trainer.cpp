@@ -92,6 +92,11 @@ std::optional<EvalRecord> Trainer::Evaluate(const DataLoader& held_out, int64_t 
 
 // Every rank has the same result, so all do the same.
 void Trainer::UpdateOrSkip(const StepResult& result, StepRecord& record) {
+  // Nothing was measured: an update would be decay and old moments alone, and a loss of 0 would count in the mean.
+  if (result.valid_labels == 0) {
+    record.skipped = record.unlabelled = true;
+    return;
+  }
   if (!result.finite) {
     if (options_.non_finite == NonFinitePolicy::kStop) {
       throw NonFiniteError(ErrorCode::kDeviceError,
@@ -130,9 +135,9 @@ StepRecord Trainer::Step() {
   record.step = ++step_;
   samples_ += tokens_per_step() / options_.sequence;
   UpdateOrSkip(result, record);
-  record.loss = result.loss;
-  record.router_loss = result.router_loss;
-  record.grad_norm = result.grad_norm;
+  record.loss = record.unlabelled ? std::nan("") : result.loss;
+  record.router_loss = record.unlabelled ? 0 : result.router_loss;
+  record.grad_norm = record.unlabelled ? std::nan("") : result.grad_norm;
   record.tokens = tokens_ += result.valid_labels;
   if (options_.training.token_weights) record.label_weight = result.label_weight;
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;

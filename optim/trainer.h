@@ -55,7 +55,8 @@ struct StepRecord {
   int64_t tokens = 0;
   double label_weight = 0;  // the sum of this step's labels' weights, that the loss is divided by; 0 where tokens have none
   bool skipped = false;  // it changed nothing
-  bool spike = false;    // because of its loss; else because it was not finite
+  bool spike = false;    // because of its loss
+  bool unlabelled = false;  // because no position had a label: there is no loss, NaN. Neither: because it was not finite
   double model_tflops = 0;  // per second and rank: ModelFlopPerToken of every position, labelled or not
   int64_t device_bytes = 0, host_bytes = 0;  // of the plan, on this rank
   double time = 0;  // when it ended, seconds since 1970
@@ -186,9 +187,12 @@ class Progress {
   void Show(const CheckpointRecord& record);
 
  private:
+  void TellUnlabelled(int64_t step);
+
   int64_t steps_, every_;
   std::ostream& out_;
   bool terminal_;
+  bool told_unlabelled_ = false;
   double mean_step_ms_ = 0;
 };
 

@@ -150,13 +150,14 @@ std::set<std::string> DocumentedKeys() {
   return keys;
 }
 
-// A run that has all there is: ranks, router losses, weights of tokens, evaluations, checkpoints.
+// A run that has all there is: ranks, router losses, weights of tokens, steps without labels, evaluations, checkpoints.
 TEST_F(Report, EveryKeyOfTheMetricsIsInTheGuide) {
   std::ofstream data(folder_ / "weighted.jsonl");
+  data << nlohmann::json{{"input_ids", std::vector(72, 5)}, {"weights", std::vector(72, 0)}} << "\n";  // two steps without a label
   for (int i = 0; i < 40; ++i) data << "{\"input_ids\": [1, 2, 3, 4, 5, 6, 7, " << i << "], \"weights\": [1, 1, 2, 0.5, 1, 0, 1, 3]}\n";
   data.close();
   const std::string file = (folder_ / "weighted.jsonl").string();
-  ASSERT_EQ(Weir("train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 16 --micro-batch 1 --ranks 2 --steps 4 --save-every 1 --balance-loss 0.1 "
+  ASSERT_EQ(Weir("train " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --sequence 16 --micro-batch 1 --ranks 2 --steps 4 --save-every 1 --no-shuffle --balance-loss 0.1 "
                  "--log-load-every 2 --data " + file + " --eval-data " + file + " --out '" + Run().string() + "'"), 0) << Slurp(folder_ / "log");
   std::set<std::string> written;
   std::istringstream lines(Slurp(Run() / "metrics.jsonl"));

@@ -323,7 +323,10 @@ TEST_F(TrainRanks, ANonFiniteStepTellsOfTheWeightsThatWereSaved) {
     EXPECT_EQ(outcome.code, 1) << outcome.text;
     EXPECT_TRUE(fs::exists(folder_ / out / "weights.safetensors"));
     EXPECT_EQ(outcome.text.find("no weights were saved"), std::string::npos) << outcome.text;
-    EXPECT_NE(outcome.text.find("weights after step 1 are in "), std::string::npos) << outcome.text;
+    const std::string words = "weights after step 1 are in ";
+    EXPECT_NE(outcome.text.find(words), std::string::npos) << outcome.text;
+    EXPECT_EQ(outcome.text.find(words), outcome.text.rfind(words)) << "all ranks say the same, told once: " << outcome.text;
+    EXPECT_EQ(outcome.text.find("DeviceError"), outcome.text.rfind("DeviceError")) << outcome.text;
   }
 }
 

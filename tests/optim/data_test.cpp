@@ -60,9 +60,9 @@ TEST_F(Data, ASampleIsAFunctionOfItsIndexOnly_DAT08_DAT10) {
 
 TEST_F(Data, ShufflesDocumentsBySeedAndEpoch) {
   std::string text;
-  for (int d = 0; d < 40; ++d) std::ofstream(folder_ / (std::to_string(100 + d) + ".txt")) << char('0' + d);
+  for (int d = 0; d < 40; ++d) std::ofstream(folder_ / (std::to_string(100 + d) + ".txt")) << char('0' + d) << char('0' + 40 + d);
   const auto ids = [&](uint64_t seed, int64_t epoch) {
-    return DataLoader(OpenTokenFiles(folder_, {}), {.sequence = 40, .seed = seed, .vocabulary = 256}).Get(epoch).input_ids;
+    return DataLoader(OpenTokenFiles(folder_, {}), {.sequence = 80, .seed = seed, .vocabulary = 256}).Get(epoch).input_ids;
   };
   EXPECT_EQ(ids(1, 0), ids(1, 0));
   EXPECT_NE(ids(1, 0), ids(2, 0));
