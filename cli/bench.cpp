@@ -16,9 +16,12 @@
 #include "cli/load_model.h"
 #include "cli/options.h"
 #include "cli/rank_flags.h"
+#include "graph/error.h"
 
 namespace weir {
 namespace {
+
+constexpr const char* kSubjects = "gemm, rows, attention, attention_rows, experts, head, dispatch, loader, optimizer, checkpoint, machine, step";
 
 // "1024" is a cube, "4096x64x256" is m x n x k.
 std::array<int64_t, 3> ParseSize(const std::string& text) {
@@ -54,6 +57,7 @@ std::vector<int64_t> ParseShape(const std::string& text, const std::string& name
 }  // namespace
 
 int BenchCommand(int argc, const char* const* argv) {
+  if (argc == 1) throw UsageError(StrCat("say what to time: ", kSubjects));
   if (argc > 1 && std::string(argv[1]) == "step") return BenchStep(argc - 1, argv + 1);
   if (argc > 1 && std::string(argv[1]) == "machine") return BenchMachine(argc - 1, argv + 1);
   if (argc > 1 && std::string(argv[1]) == "dispatch") return BenchDispatch(argc - 1, argv + 1);
@@ -97,7 +101,7 @@ int BenchCommand(int argc, const char* const* argv) {
     return BenchRows(rows, std::cout);
   }
   const std::string names = ShapeNames(subject), device = values["device"].as<std::string>();
-  if (names.empty()) throw UsageError("unknown bench '" + subject + "'; known: gemm, rows, attention, attention_rows, experts, head, dispatch, loader, optimizer, checkpoint, machine, step");
+  if (names.empty()) throw UsageError(StrCat("unknown bench '", subject, "'; known: ", kSubjects));
   if (subject != "gemm" || device == "cuda") {
     heavy.subject = subject;
     heavy.device = ChosenDevice(device);

@@ -9,6 +9,7 @@ namespace weir {
 namespace {
 
 constexpr const char* kSpace = " \t\r";
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";  // editors on Windows begin a file with it
 
 std::string_view Trimmed(std::string_view text) {
   const size_t from = text.find_first_not_of(kSpace);
@@ -40,7 +41,7 @@ std::vector<ConfigEntry> ReadConfig(std::istream& in, const std::string& path) {
   std::vector<ConfigEntry> entries;
   int64_t number = 0;
   for (std::string line; std::getline(in, line);) {
-    ++number;
+    if (number++ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
     const auto fail = [&](const char* what) {
       throw UsageError("config file '" + path + "', line " + std::to_string(number) + ": " + what);
     };

@@ -54,6 +54,8 @@ void DataFlags::Check() const {
 }
 
 DataLoader DataFlags::Open(int64_t sequence, uint64_t seed, int64_t vocabulary) const {
+  WEIR_CHECK(files.separator >= -1 && files.separator < vocabulary, ErrorCode::kInvalidArgument, "--document-separator=", files.separator,
+             " is no id of the vocabulary, 0..", vocabulary - 1, "; -1 = none");
   std::vector<DataSource> sources;
   for (const std::string& text : paths) {
     const DataPath data = ParseDataPath(text);

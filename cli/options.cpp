@@ -53,7 +53,7 @@ std::map<std::string, std::string>& ConfigPlaces() {
 po::parsed_options ParseConfig(const std::string& path, const po::options_description& all, const po::variables_map& given,
                                const std::vector<po::options_description>& groups) {
   std::ifstream file(path);
-  if (!file || !std::filesystem::is_regular_file(path)) throw UsageError("cannot read config file '" + path + "'");
+  if (!file || !std::filesystem::is_regular_file(path)) throw UsageError("cannot read config file '" + path + "': it must be a regular file, which every rank reads again");
   po::parsed_options parsed(&all);
   for (const auto& [key, value, line] : ReadConfig(file, path)) {
     const std::string place = StrCat("config file '", path, "', line ", line);

@@ -30,6 +30,7 @@ void WriteText(const fs::path& path, const std::string& text) {
   const fs::path target = replace ? fs::path(path.string() + ".writing") : path;
   std::ofstream out(target);
   out << text << std::flush;
+  if (replace && !out.good()) fs::remove(target, error);  // a part of it is of no use
   WEIR_CHECK(out.good(), ErrorCode::kIoError, "cannot write '", path.string(), "'; check the folder and free space");
   out.close();
   if (replace) fs::rename(target, path, error);

@@ -170,7 +170,11 @@ int ReportCommand(int argc, const char* const* argv) {
   const fs::path folder = fs::path(run).lexically_normal();
   WEIR_CHECK(fs::exists(folder / "metrics.jsonl"), ErrorCode::kIoError, "'", folder.string(), "' is no run folder: it has no metrics.jsonl");
   const fs::path page = output.empty() ? folder / "report.html" : fs::path(output);
-  WriteText(page, Page(folder.has_filename() ? folder : folder.parent_path(), ReadMetrics(folder / "metrics.jsonl", std::numeric_limits<int64_t>::max() - 1)));
+  const Metrics metrics = ReadMetrics(folder / "metrics.jsonl", std::numeric_limits<int64_t>::max() - 1);
+  WEIR_CHECK(metrics.passed_over == 0 || !metrics.steps.empty() || !metrics.evaluations.empty(), ErrorCode::kIoError, "'", (folder / "metrics.jsonl").string(),
+             "': none of its ", metrics.passed_over, " lines is a record of a run");
+  if (metrics.passed_over > 0) std::cerr << "'" << (folder / "metrics.jsonl").string() << "': " << metrics.passed_over << " lines are no records of a run and were passed over\n";
+  WriteText(page, Page(folder.has_filename() ? folder : folder.parent_path(), metrics));
   std::cout << "wrote " << page.string() << "\n";
   return kExitOk;
 }

@@ -58,8 +58,12 @@ bool HoldsNoCheckpoint(const fs::path& folder) {
 bool PrepareFolder(const fs::path& folder, bool resumes) {
   std::error_code error;
   fs::create_directories(folder, error);
-  WEIR_CHECK(!error && fs::is_directory(folder), ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': ",
-             error.message());
+  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': ", error.message());
+  return CheckFolder(folder, resumes);
+}
+
+bool CheckFolder(const fs::path& folder, bool resumes) {
+  WEIR_CHECK(fs::is_directory(folder), ErrorCode::kIoError, "cannot create run folder '", folder.string(), "': it is a file");
   if (resumes && (fs::exists(folder / "config.ini") || !Checkpoints(folder / "checkpoints").List().empty())) return true;
   const bool failed = FailedBeforeSteps(folder);
   for (const auto& entry : fs::directory_iterator(folder)) {

@@ -12,6 +12,8 @@ namespace weir {
 // Makes the folder. A new run's is new, empty, or left by one that failed before the end of its first step; a resumed run's may be
 // a run's: true then. Throws InvalidArgument for any other.
 bool PrepareFolder(const std::filesystem::path& folder, bool resumes);
+// The same of a folder that exists; only looks.
+bool CheckFolder(const std::filesystem::path& folder, bool resumes);
 // Removes what a failed start has left in such a folder. Only while no other run writes there.
 void ClearFolder(const std::filesystem::path& folder);
 

@@ -262,7 +262,11 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
               << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
               << " tokens per step, arena " << FormatBytes(trainer.session().plan().arena_bytes) << (ranks > 1 ? " per rank\n" : "\n");
     const TrainingOptions& training = options.training;
-    if (training.token_weights) std::cerr << "tokens have weights: losses are sum(weight * loss) / sum(weight), over a step or an evaluation\n";
+    if (data.weighted() || evaluations.weighted()) {
+      std::cerr << "tokens have weights: losses are sum(weight * loss) / sum(weight), over a step or an evaluation\n";
+    } else if (training.token_weights) {
+      std::cerr << "notice: --token-weights changes nothing here: no data has weights, so each token counts 1\n";
+    }
     if (flags.trainer.device.kind == DeviceKind::kCuda && training.precision == "bfloat16" && !training.deterministic && training.pack != "isolate") {
       std::cerr << "attention's backward is cuDNN's, which adds dq in any order: runs may differ in their last bits; --deterministic "
                    "gives the same bits, slower\n";
@@ -311,6 +315,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
 // What a run of these flags would be: its config and, of rank 0, its plan. Data and model are read, nothing is written.
 int DryRun(TrainFlags& flags, int64_t world) {
   TrainingOptions& training = flags.trainer.training;
+  if (fs::exists(flags.run.output)) CheckFolder(flags.run.output, flags.checkpoints.resumes());
   training.layout.world = world;
   flags.dispatch.Apply(training, flags.trainer.sequence);
   SetThreadsOfRank(flags.run.threads, world);

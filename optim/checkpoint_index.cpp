@@ -114,8 +114,8 @@ void CheckFiles(const fs::path& checkpoint, const CheckpointIndex& index) {
   for (const auto& file : index.files) {
     std::error_code error;
     const auto size = static_cast<int64_t>(fs::file_size(checkpoint / file.name, error));
-    WEIR_CHECK(!error && size == file.bytes, ErrorCode::kIoError, "'", (checkpoint / file.name).string(), "' has ",
-               error ? error.message() : std::to_string(size) + " bytes", ", expected ", file.bytes);
+    WEIR_CHECK(!error && size == file.bytes, ErrorCode::kIoError, "'", (checkpoint / file.name).string(), "' ",
+               error ? StrCat("cannot be read (", error.message(), ")") : StrCat("has ", size, " bytes"), ", expected ", file.bytes, " bytes");
   }
   for (const auto& [name, crc] : index.texts) {
     const std::string text = ReadText(checkpoint / name);

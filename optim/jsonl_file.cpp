@@ -19,6 +19,8 @@ constexpr int64_t kNotPredicted = -100;
 const std::vector<std::string> kKeys = {"input_ids", "labels", "prompt", "completion", "weights", "loss_mask"};
 const std::vector<std::string> kNotes = {"id", "text", "source", "meta"};  // passed over
 
+const std::vector<std::string> kNonNumbers = {"NaN", "Infinity", "-Infinity"};
+
 bool Has(const std::vector<std::string>& names, const std::string& name) { return std::ranges::find(names, name) != names.end(); }
 
 // Python's json writes NaN, Infinity and -Infinity, which are no JSON: as text they are told at their place.
@@ -29,7 +31,7 @@ std::string QuoteNonNumbers(std::string_view text) {
     const std::string_view rest = text.substr(at);
     size_t length = inside && rest[0] == '\\' ? std::min<size_t>(2, rest.size()) : 1;
     if (rest[0] == '"') inside = !inside;
-    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"}) {
+    for (const std::string_view word : kNonNumbers) {
       if (!inside && rest.starts_with(word)) length = word.size();
     }
     const std::string_view token = rest.substr(0, length);
@@ -184,8 +186,11 @@ class JsonlTokens : public TokenFile {
   float WeightOf(int64_t line, const char* key, size_t i, const Json& value) const {
     const double given = value.is_number() ? value.get<double>() : value.is_boolean() ? value.get<bool>() ? 1.0 : 0.0 : -1.0;
     const auto weight = static_cast<float>(given);
-    if (given >= 0 && std::isfinite(weight) && (weight > 0) == (given > 0)) return weight;
-    Fail(line, "\"", key, "\"[", i, "] is ", value.is_string() ? value.get<std::string>() : value.dump(), ", expected a finite float32, not negative");
+    // The mean divides by sums of weights: of subnormal ones the quotient is infinite.
+    if (given == 0 || (given > 0 && std::isnormal(weight))) return weight;
+    const bool number = !value.is_string() || Has(kNonNumbers, value.get<std::string>());
+    Fail(line, "\"", key, "\"[", i, "] is ", number && value.is_string() ? value.get<std::string>() : value.dump(), number ? "" : ", a string",
+         ", expected a finite float32, not negative, 0 or at least 1.2e-38");
   }
 
   void Append(const std::vector<int64_t>& ids, bool predicted) {

@@ -84,8 +84,11 @@ int64_t Visit(const std::filesystem::path& file, int64_t step, const MetricsVisi
         visitor.evaluation(EvaluationOf(json));
       } else if (json.is_object() && json.contains("step") && !json.contains("checkpoint_bytes")) {
         visitor.step(StepOf(json));
+      } else if (!json.is_object() || !json.contains("step")) {
+        visitor.other();
       }
-    } catch (const nlohmann::json::exception&) {  // NOLINT(bugprone-empty-catch): a field of another type
+    } catch (const nlohmann::json::exception&) {  // a field of another type
+      visitor.other();
     }
     bytes += static_cast<int64_t>(line.size()) + 1;
   }
@@ -109,7 +112,8 @@ Metrics ReadMetrics(const std::filesystem::path& file, int64_t step, int64_t mos
                }
                metrics.steps.push_back(record);
              },
-         .evaluation = [&](const EvalRecord& record) { metrics.evaluations.push_back(record); }});
+         .evaluation = [&](const EvalRecord& record) { metrics.evaluations.push_back(record); },
+         .other = [&] { ++metrics.passed_over; }});
   return metrics;
 }
 

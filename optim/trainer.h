@@ -139,6 +139,7 @@ class Trainer {
 struct Metrics {
   std::vector<StepRecord> steps;
   std::vector<EvalRecord> evaluations;
+  int64_t passed_over = 0;  // lines that are no record
 };
 
 // The records of a metrics.jsonl up to `step`. A line that is half written ends them. Of more than `most` steps evenly spread
@@ -149,6 +150,7 @@ Metrics ReadMetrics(const std::filesystem::path& file, int64_t step, int64_t mos
 struct MetricsVisitor {
   std::function<void(const StepRecord&)> step;
   std::function<void(const EvalRecord&)> evaluation;
+  std::function<void()> other = [] {};  // a line that is no record
 };
 
 // Visits the same records; the file is cut after them, so that a resumed run writes on.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "graph/error.h"
 #include "importer/safetensors.h"
 
 namespace weir {
@@ -271,6 +272,27 @@ TEST_F(Cli, BenchStepPrintsTimeRateAndBytes) {
   EXPECT_GT(json["arena_bytes"].get<int64_t>(), 0);
   EXPECT_EQ(Weir("bench step " + kModel + " --steps 0").code, 2);
   EXPECT_EQ(Weir("bench step").code, 2);
+}
+
+TEST_F(Cli, BenchAloneSaysWhatThereIsToTime) {
+  const Result result = Weir("bench");
+  EXPECT_EQ(result.code, 2);
+  EXPECT_NE(result.output.find("say what to time: gemm, rows"), std::string::npos) << result.output;
+}
+
+// What the run itself is refused for.
+TEST_F(Cli, DryRunRefusesAFolderInUseAndIdsOutsideTheVocabulary) {
+  fs::create_directories(folder_ / "mine/own");
+  const Result used = Weir(Train("mine", "--dry-run"));
+  EXPECT_EQ(used.code, 1);
+  EXPECT_NE(used.output.find("is not empty"), std::string::npos) << used.output;
+  for (const char* id : {"400", "-5"}) {
+    const Result result = Weir(Train("a", StrCat("--dry-run --document-separator ", id)));
+    EXPECT_EQ(result.code, 2);
+    EXPECT_NE(result.output.find(StrCat("--document-separator=", id, " is no id of the vocabulary, 0..306")), std::string::npos) << result.output;
+  }
+  EXPECT_EQ(Weir(Train("a", "--dry-run --document-separator 10")).code, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "a"));
 }
 
 // The parts of a run beside its steps; the folder is gone afterwards.

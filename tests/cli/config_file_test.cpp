@@ -23,6 +23,10 @@ TEST(ConfigFile, CommentsBeginALineOrFollowASpace) {
             (Entries{{"steps", "3"}, {"out", "run#2"}, {"data", "/a b/c#1.txt"}, {"empty", ""}}));
 }
 
+TEST(ConfigFile, MayBeginWithAByteOrderMark) {
+  EXPECT_EQ(Read("\xEF\xBB\xBFmodel = a.onnx\nsteps = 3\n"), (Entries{{"model", "a.onnx"}, {"steps", "3"}}));
+}
+
 TEST(ConfigFile, KnowsItsLines) {
   std::istringstream in("# all\nsteps = 3\n\nout = a\n");
   const auto entries = ReadConfig(in, "a.ini");

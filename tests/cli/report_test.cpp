@@ -95,6 +95,16 @@ TEST_F(Report, IsOneWellFormedPageWithTheRunsNumbers) {
 TEST_F(Report, OfWhatIsNoRunIsAnError) {
   EXPECT_EQ(Weir("report " + folder_.string()), 1);
   EXPECT_NE(Slurp(folder_ / "log").find("is no run folder"), std::string::npos);
+  fs::create_directories(folder_ / "garbage");
+  std::ofstream(folder_ / "garbage/metrics.jsonl") << "no record\n[1]\n";
+  EXPECT_EQ(Weir("report " + (folder_ / "garbage").string()), 1);
+  EXPECT_NE(Slurp(folder_ / "log").find("none of its 2 lines is a record"), std::string::npos) << Slurp(folder_ / "log");
+  std::ofstream(folder_ / "garbage/metrics.jsonl", std::ios::app) << R"({"step": 1, "loss": 2.5})" << "\n" << R"({"step": "2"})" << "\n";
+  EXPECT_EQ(Weir("report " + (folder_ / "garbage").string()), 0);
+  EXPECT_NE(Slurp(folder_ / "log").find("3 lines are no records of a run and were passed over"), std::string::npos) << Slurp(folder_ / "log");
+  fs::remove(folder_ / "garbage/report.html");
+  EXPECT_NE(std::system(("ulimit -f 2; " WEIR_PROGRAM " report " + (folder_ / "garbage").string() + " 2>/dev/null").c_str()), 0);
+  for (const char* file : {"report.html", "report.html.writing"}) EXPECT_FALSE(fs::exists(folder_ / "garbage" / file)) << "a full disk leaves no part of it";
   EXPECT_EQ(Weir("report"), 2);
   fs::create_directories(folder_ / "empty");
   std::ofstream(folder_ / "empty/metrics.jsonl") << R"({"step": 1, "lo)";  // a run that has just begun, its line half written

@@ -72,6 +72,9 @@ TEST_F(TokenWeights, MasksAreIgnoredLabelsAndNothingIsTakenUnasked) {
   EXPECT_NE(Log().find("tokens have weights: losses are sum(weight * loss) / sum(weight)"), std::string::npos) << Log();
   ASSERT_EQ(Weir(Train("ignored", "ignored", "--steps 3 --eval-data " + Data("ignored"))), 0) << Log();
   EXPECT_EQ(Log().find("tokens have weights"), std::string::npos);
+  ASSERT_EQ(Weir(Train("idle", "plain", "--steps 1 --token-weights")), 0) << Log();
+  EXPECT_EQ(Log().find("tokens have weights"), std::string::npos) << Log();
+  EXPECT_NE(Log().find("--token-weights changes nothing here"), std::string::npos) << Log();
   EXPECT_EQ(Weights("masked"), Weights("ignored"));
   const auto masked = Metrics("masked", "loss"), ignored = Metrics("ignored", "loss");
   ASSERT_EQ(masked.size(), 3u);

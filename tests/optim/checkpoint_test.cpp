@@ -133,6 +133,7 @@ TEST_F(CheckpointTest, ADamagedNewestOneIsPassedOverInWords) {
       {"bytes, expected", [](const fs::path& c) {
          fs::resize_file(c / kShard, fs::file_size(c / kShard) - 100);
        }},
+      {"cannot be read (No such file or directory), expected ", [](const fs::path& c) { fs::remove(c / kShard); }},
       {"checkpoint.json is missing", [](const fs::path& c) { fs::remove(c / "checkpoint.json"); }},
       {"damaged or of another version", [](const fs::path& c) { fs::resize_file(c / "checkpoint.json", 40); }},
       {"was changed since it was written", [](const fs::path& c) {

@@ -236,11 +236,12 @@ TEST_F(Jsonl, RefusesWeightsThatWeighNothing) {
   const auto told = [&](const std::string& weights, const char* key = "weights") {
     return Refusal(StrCat("{\"input_ids\": [1, 2, 3], \"weights\": [1, 1, 1]}\n{\"input_ids\": [1, 2, 3], \"", key, "\": ", weights, "}"));
   };
-  for (const char* wrong : {"-1", "-1e-30", "NaN", "Infinity", "-Infinity", "1e39", "1e-60", "null", "[1]"}) {
+  for (const char* wrong : {"-1", "-1e-30", "NaN", "Infinity", "-Infinity", "1e39", "1e-60", "1e-40", "null", "[1]", "\"1\""}) {
     const std::string error = told(StrCat("[1, 2, ", wrong, "]"));
     EXPECT_NE(error.find("a.jsonl', line 2: \"weights\"[2] is "), std::string::npos) << error;
     EXPECT_NE(error.find("expected a finite float32, not negative"), std::string::npos) << error;
   }
+  EXPECT_NE(told("[1, \"1\", 1]").find("\"weights\"[1] is \"1\", a string"), std::string::npos);
   EXPECT_NE(told("[1, NaN, 1]").find("\"weights\"[1] is NaN"), std::string::npos);
   EXPECT_NE(told("[1, 1e999, 1]").find("line 2: no JSON object; was the file cut short? (number overflow parsing '1e999')"), std::string::npos) << told("[1, 1e999, 1]");
   EXPECT_NE(told("0.5").find("\"weights\" is number, expected an array"), std::string::npos);
