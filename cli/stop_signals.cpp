@@ -15,6 +15,7 @@ namespace {
 
 volatile std::sig_atomic_t stop_signal = 0;
 timespec stopped_at;
+volatile std::sig_atomic_t told_of_other = 0;  // rank's signal, which may be the same one, sent to all
 std::string on_first, on_second;  // what rank 0 answers
 
 // Of what a signal's handler may do.
@@ -29,7 +30,7 @@ void OnStopSignal(int signal) {
   if (stop_signal == 0) {
     stopped_at = now;
     stop_signal = signal;
-    Answer(on_first);
+    if (told_of_other == 0) Answer(on_first);
   } else if (now.tv_sec > stopped_at.tv_sec + 1) {
     Answer(on_second);
     std::signal(signal, SIG_DFL);
@@ -70,7 +71,12 @@ void StopOnSignals(bool leads, bool checkpoints) {
 int AgreedSignal(Communicator* world) {
   if (world == nullptr) return stop_signal;
   const auto signals = world->GatherValues(int{stop_signal}, {"AgreedSignal", "stop"});
-  return *std::ranges::max_element(signals);
+  const int agreed = *std::ranges::max_element(signals);
+  if (agreed != 0 && stop_signal == 0 && told_of_other == 0) {
+    told_of_other = 1;
+    Answer(on_first);
+  }
+  return agreed;
 }
 
 }  // namespace weir

@@ -243,6 +243,8 @@ TEST_F(TrainRanks, StopTogetherOnASignalToOneOfThem) {
     const std::string told = "after step " + std::to_string(Metrics(out).size()) + " of 1000000; its weights are in";
     EXPECT_NE(outcome.text.find(told), std::string::npos) << outcome.text;
     EXPECT_EQ(outcome.text.find("[1]"), std::string::npos) << outcome.text;
+    EXPECT_NE(outcome.text.find("told to stop"), std::string::npos) << outcome.text;
+    EXPECT_EQ(outcome.text.find("told to stop"), outcome.text.rfind("told to stop")) << outcome.text;
     EXPECT_TRUE(fs::exists(folder_ / out / "weights.safetensors"));
   }
 }
