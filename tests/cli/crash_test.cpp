@@ -108,6 +108,7 @@ class Crash : public testing::Test {
   const fs::path folder_ = fs::temp_directory_path() / ("weir_crash_" + std::to_string(getpid()));
 };
 
+// SAV-01
 TEST_F(Crash, KilledAtRandomMomentsEndsInTheSameBytes_SAV01) {
   for (const auto& [flags, crashes] : {std::pair("", 8), {"--save-async off", 4}}) {
     TearDown();
@@ -133,6 +134,7 @@ TEST_F(Crash, AFullDiskEndsTheRunInWordsAndLeavesNothingHalf) {
   EXPECT_EQ(Slurp(folder_ / "whole/weights.safetensors"), Slurp(folder_ / "run/weights.safetensors"));
 }
 
+// SAV-07: the permission.
 TEST_F(Crash, APlaceThatCannotBeWrittenIsToldBeforeTheFirstStep_SAV07) {
   std::string command = Command("run", 5);
   const std::string out = (folder_ / "run").string();

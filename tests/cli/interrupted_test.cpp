@@ -56,6 +56,7 @@ TEST_F(Interrupted, ASignalDuringASaveSavesTheLastStep_SAV08) {
   }
 }
 
+// SAV-07: the room.
 TEST_F(Interrupted, RoomIsCheckedBeforeTheFirstStep_SAV07) {
   const Outcome outcome = Train("run", "--steps 7 --keep 1000000000");
   EXPECT_EQ(outcome.code, 1);

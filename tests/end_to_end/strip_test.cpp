@@ -47,6 +47,7 @@ Results Steps(const Graph& canonical, const NamedTensors& batch, int64_t strip) 
 
 class Strips : public testing::TestWithParam<const char*> {};
 
+// NUM-05: strips are summed in float32 in one order; the gradient norm among the scalars has the same bits, not just 1e-6.
 TEST_P(Strips, ChangeNoBitOfATrainingStep) {
   const fs::path folder = kModels / GetParam();
   const Safetensors names = ReadSafetensors(folder / "weights.safetensors");

@@ -15,6 +15,7 @@
 namespace weir {
 namespace {
 
+// DAT-01
 TEST_F(Data, ReportsFileAndPositionOfAnIdOutsideTheVocabulary_DAT01) {
   const auto files = OpenTokenFiles(Write<uint32_t>("a.bin", {1, 2, 65536}), {.format = "u32"});
   const std::string message = Message([&] { CheckTokenRange(*files[0], 65536); });
@@ -31,6 +32,7 @@ TEST_F(Data, LabelsAreTheNextTokenAndStopAtDocumentEnds_VCE14) {
   EXPECT_EQ(sample.labels, (std::vector<int64_t>{'1', '2', -100, 'B', 'C', -100}));
 }
 
+// DAT-05
 TEST_F(Data, EveryTokenOnceAnEpochWhateverTheSequenceLength_DAT05) {
   const auto path = Write<uint16_t>("a.bin", Iota<uint16_t>(100));
   for (const int64_t sequence : {1, 7, 8, 64, 100}) {
@@ -45,6 +47,7 @@ TEST_F(Data, EveryTokenOnceAnEpochWhateverTheSequenceLength_DAT05) {
   }
 }
 
+// DAT-08, DAT-10
 TEST_F(Data, ASampleIsAFunctionOfItsIndexOnly_DAT08_DAT10) {
   const auto path = Write<uint16_t>("a.bin", Iota<uint16_t>(1000));
   const auto make = [&] {
@@ -73,6 +76,7 @@ TEST_F(Data, ShufflesDocumentsBySeedAndEpoch) {
   EXPECT_EQ(std::unique(sorted.begin(), sorted.end()), sorted.end());
 }
 
+// DAT-04
 TEST_F(Data, ManySmallDocuments_DAT04) {
   for (int d = 0; d < 300; ++d) std::ofstream(folder_ / (std::to_string(1000 + d) + ".txt")) << "ab";
   DataLoader loader(OpenTokenFiles(folder_, {}), {.sequence = 600, .seed = 3, .vocabulary = 256});
@@ -150,6 +154,7 @@ TEST_F(Mixture, ASampleIsAFunctionOfItsIndexOnly_DAT08_DAT10) {
   }
 }
 
+// DAT-04: three hundred sets; an index of eight bits would end at 255.
 TEST_F(Mixture, OfThreeHundredSources_DAT04) {
   const DataLoader loader = Make(std::vector<double>(300, 1.0));
   std::vector<int> read(300, 0);
@@ -283,6 +288,7 @@ TEST_F(Jsonl, PassesNotesOver) {
   EXPECT_EQ(ReadAll(*OpenTokenFiles(path, {})[0]), (std::vector<int64_t>{1, 2}));
 }
 
+// DAT-01
 TEST_F(Jsonl, NamesTheLineOfAnIdOutsideTheVocabulary_DAT01) {
   const auto files = OpenTokenFiles(Lines("{\"input_ids\": [1, 2]}\n\n{\"prompt\": [3], \"completion\": [4, 50]}\n"), {});
   const std::string message = Message([&] { CheckTokenRange(*files[0], 50); });

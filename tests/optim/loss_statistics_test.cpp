@@ -38,6 +38,19 @@ TEST(LossStatistics, ASkippedSpikeDoesNotMoveTheMean_NUM04) {
   EXPECT_FALSE(losses.IsSpike(100, 0)) << "off";
 }
 
+// NUM-04: 1, 1, 1, 100, 1 where a spike is skipped: the mean stays 1, and the 1 after it is none.
+TEST(LossStatistics, ASkippedLossIsNotInTheMean) {
+  LossStatistics losses;
+  for (int64_t i = 0; i < LossStatistics::kLeast; ++i) losses.Add(1);
+  for (const double loss : {1.0, 1.0, 1.0, 100.0, 1.0}) {
+    const bool spike = losses.IsSpike(loss, 3);
+    EXPECT_EQ(spike, loss == 100);
+    if (!spike) losses.Add(loss);
+    EXPECT_EQ(losses.mean, 1);
+    EXPECT_EQ(losses.variance, 0);
+  }
+}
+
 TEST(LossStatistics, KnowsTooLittleAtFirst) {
   LossStatistics losses;
   for (int64_t i = 0; i + 1 < LossStatistics::kLeast; ++i) losses.Add(1 + 0.01 * static_cast<double>(i % 2));

@@ -16,6 +16,7 @@ class TokenFiles : public Data {
   }
 };
 
+// DAT-02: the width of a file without a header is given, never guessed.
 TEST_F(TokenFiles, ReadsHeaderlessBinOnlyWhenTheWidthIsGiven_DAT02) {
   const auto path = Write<uint16_t>("a.bin", {1, 2, 65535});
   EXPECT_NE(Message([&] { OpenTokenFiles(path, {}); }).find("--data-format u16 or u32"), std::string::npos);
@@ -24,12 +25,14 @@ TEST_F(TokenFiles, ReadsHeaderlessBinOnlyWhenTheWidthIsGiven_DAT02) {
   EXPECT_EQ(ReadAll(*OpenTokenFiles(wide, {.format = "u32"})[0]), (std::vector<int64_t>{1, 70000, 3}));
 }
 
+// DAT-02: every other number is 0.
 TEST_F(TokenFiles, RefusesAU32FileReadAsU16_DAT02) {
   const auto path = Write<uint32_t>("a.bin", Iota<uint32_t>(200));
   EXPECT_NE(Message([&] { OpenTokenFiles(path, {.format = "u16"}); }).find("looks like a u32 file"),
             std::string::npos);
 }
 
+// DAT-02
 TEST_F(TokenFiles, RefusesAnOddByteCount_DAT02) {
   const auto path = Write<uint8_t>("a.bin", {1, 0, 2});
   EXPECT_NE(Message([&] { OpenTokenFiles(path, {.format = "u16"}); }).find("not a multiple of 2"),
