@@ -24,6 +24,7 @@ std::string Name(const testing::TestParamInfo<Degrees>& info) { return testing::
 
 class DispatchBits : public testing::TestWithParam<Degrees> {};
 
+// NUM-05: experts in 1 to 16 tiles, bit by bit.
 // Twin: the plain Experts op, or each expert at home and one chunk at expert_parallel > 1. Units of 5 rows cut
 // nearly every expert's rows.
 TEST_P(DispatchBits, AreThoseOfTheTwinAfterThreeSteps) {
