@@ -3,16 +3,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/plan_levers.h"
 #include "cli/plan_search.h"
 
 namespace weir {
-
-// Knobs that trade time for memory, each with levels from fastest to thriftiest: micro-batches halved; more
-// ranks that share a sequence; strip; recompute keeping attention, then nothing; moments on the host, through two slots,
-// then one; boundaries, then kept attention on the host; fewer tokens per chunk of experts; more ranks that share the
-// experts, then the head, its gradient whole, then shared; the optimizer of the rest spread over ranks, then its weights,
-// then its gradients.
-enum class Lever : uint8_t { kMicroBatch, kContext, kStrip, kRecompute, kMoments, kBoundaries, kChunks, kExperts, kVocabulary, kOptimizer };
 
 // FlagsBeyond, with the host budget that the plan uses where all was allowed.
 std::string FlagsOf(const PlanKnobs& base, const Candidate& candidate);

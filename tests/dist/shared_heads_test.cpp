@@ -48,15 +48,6 @@ Step Truth() {
   return by_source;
 }
 
-double RelativeL2(const std::vector<float>& got, const std::vector<float>& expected) {
-  double distance = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    distance += std::pow(static_cast<double>(got[i]) - expected[i], 2);
-    norm += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  return std::sqrt(distance / norm);
-}
-
 // In bfloat16 another expert may be chosen: the loss alone is compared.
 void ExpectOneHeadOnTwoRanks(DeviceKind device, const std::string& precision) {
   Launch launch{.family = "olmoe", .world = 2, .context_parallel = 2, .edit = JoinHeads, .device = device};

@@ -81,6 +81,8 @@ std::string BytesOf(const Outcome& outcome) {
   return bytes;
 }
 
+}  // namespace
+
 double RelativeL2(const std::vector<float>& got, const std::vector<float>& expected) {
   double distance = 0, norm = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -89,8 +91,6 @@ double RelativeL2(const std::vector<float>& got, const std::vector<float>& expec
   }
   return std::sqrt(distance / norm);
 }
-
-}  // namespace
 
 const StoredBatch& Stored(const std::string& family, const std::string& file) {
   static std::map<std::string, StoredBatch> batches;

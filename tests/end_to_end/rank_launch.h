@@ -50,4 +50,7 @@ void ExpectSame(const Outcome& got, const Outcome& want, const std::string& what
 // PyTorch's: the loss within 1e-6, each gradient within 1e-5 in relative L2.
 void ExpectReference(const Outcome& got, const std::string& family, const std::string& file = "batch8");
 
+// |got - expected| / |expected|, Euclidean norms in double.
+double RelativeL2(const std::vector<float>& got, const std::vector<float>& expected);
+
 }  // namespace weir

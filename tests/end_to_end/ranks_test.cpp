@@ -52,15 +52,6 @@ std::vector<Gradients> ComputeOnRanks(int64_t world_size, int64_t rows) {
   return all;
 }
 
-double RelativeL2(const std::vector<float>& got, const std::vector<float>& expected) {
-  double distance = 0, norm = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    distance += std::pow(static_cast<double>(got[i]) - expected[i], 2);
-    norm += std::pow(static_cast<double>(expected[i]), 2);
-  }
-  return std::sqrt(distance / norm);
-}
-
 void ExpectReferenceGradients(const Gradients& got, const std::string& where) {
   const NamedTensors& reference = Stored().reference;
   EXPECT_NEAR(got.step.loss, reference.at("loss_float64")->AsDoubles()[0], 1e-6 * got.step.loss) << where;

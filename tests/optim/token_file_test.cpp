@@ -6,13 +6,21 @@
 namespace weir {
 namespace {
 
+// The magic, version 1.0 and the padded header of a .npy.
+std::string NpyPrefix(std::string header) {
+  while ((10 + header.size() + 1) % 64 != 0) header += ' ';
+  header += '\n';
+  std::string prefix = "\x93NUMPY\x01";
+  prefix += '\0';
+  prefix += static_cast<char>(header.size() & 0xff);
+  prefix += static_cast<char>(header.size() >> 8);
+  return prefix + header;
+}
+
 class TokenFiles : public Data {
  protected:
   fs::path WriteNpy(const std::string& name, const std::string& shape, int64_t count) {
-    std::string text = "{'descr': '<u2', 'fortran_order': False, 'shape': (" + shape + "), }";
-    text += std::string(63 - (10 + text.size()) % 64, ' ') + "\n";
-    const std::string prefix = std::string("\x93NUMPY\x01", 7) + '\0' + static_cast<char>(text.size()) + '\0';
-    return Write(name, Iota<uint16_t>(count), prefix + text);
+    return Write(name, Iota<uint16_t>(count), NpyPrefix("{'descr': '<u2', 'fortran_order': False, 'shape': (" + shape + "), }"));
   }
 };
 
@@ -51,15 +59,7 @@ TEST_F(TokenFiles, ReadsLlmcHeaderAndChecksItsCount) {
 
 TEST_F(TokenFiles, ReadsNpyOfEveryIntegerWidth) {
   const auto header = [](const std::string& descr, int64_t count) {
-    std::string text = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + std::to_string(count) + ",), }";
-    while ((10 + text.size() + 1) % 64 != 0) text += ' ';
-    text += '\n';
-    std::string prefix = "\x93NUMPY";
-    prefix += '\x01';
-    prefix += '\0';
-    prefix += static_cast<char>(text.size() & 0xff);
-    prefix += static_cast<char>(text.size() >> 8);
-    return prefix + text;
+    return NpyPrefix("{'descr': '" + descr + "', 'fortran_order': False, 'shape': (" + std::to_string(count) + ",), }");
   };
   EXPECT_EQ(ReadAll(*OpenTokenFiles(Write<int64_t>("a.npy", {5, 6}, header("<i8", 2)), {})[0]),
             (std::vector<int64_t>{5, 6}));
@@ -89,15 +89,7 @@ TEST_F(TokenFiles, ReadsMegatronIndexWithDocuments) {
 
 TEST_F(TokenFiles, RefusesAShortOrTransposedNpy) {
   const auto header = [](const std::string& order, const std::string& shape) {
-    std::string text = "{'descr': '<u2', 'fortran_order': " + order + ", 'shape': (" + shape + "), }";
-    while ((10 + text.size() + 1) % 64 != 0) text += ' ';
-    text += '\n';
-    std::string prefix = "\x93NUMPY";
-    prefix += '\x01';
-    prefix += '\0';
-    prefix += static_cast<char>(text.size() & 0xff);
-    prefix += static_cast<char>(text.size() >> 8);
-    return prefix + text;
+    return NpyPrefix("{'descr': '<u2', 'fortran_order': " + order + ", 'shape': (" + shape + "), }");
   };
   const auto open = [&](const std::string& prefix) {
     return Message([&] { OpenTokenFiles(Write<uint16_t>("a.npy", {1, 2, 3, 4}, prefix), {}); });
