@@ -2,11 +2,11 @@
 
 #include <Random123/philox.h>
 
-#include <cmath>
-#include <numbers>
+#include <algorithm>
 #include <numeric>
 
 #include "backend/cpu/parallel.h"
+#include "optim/normal_block.h"
 
 namespace weir {
 namespace {
@@ -35,29 +35,23 @@ class Generator {
   uint64_t name_, seed_;
 };
 
-double ToUnit(uint64_t word) {  // (0, 1], 53 bits: log() below never sees 0
-  return (static_cast<double>(word >> 11) + 1) * 0x1p-53;
-}
-
 }  // namespace
 
 void FillNormal(std::span<float> out, int64_t first_element, std::string_view name, uint64_t seed,
                 double mean, double std) {
-  const Generator generator(name, seed);
+  const NormalStream stream = {.name = HashName(name), .seed = seed, .mean = mean, .std = std};
+  const NormalBlock fill = NormalPaths().front().fill;
   // Elements 2p and 2p + 1 share one counter, so work goes by pairs; the first and the last may be half outside.
-  const int64_t last = first_element + static_cast<int64_t>(out.size());
-  const int64_t first_pair = first_element / 2;
-  const auto put = [&](int64_t element, double normal) {
-    if (element < first_element || element >= last) return;
-    out[static_cast<size_t>(element - first_element)] = static_cast<float>(mean + std * normal);
-  };
+  const int64_t last = first_element + std::ssize(out), first_pair = first_element / 2;
   ParallelFor((last + 1) / 2 - first_pair, 1 << 12, [&](int64_t begin, int64_t end) {
-    for (int64_t pair = first_pair + begin; pair < first_pair + end; ++pair) {
-      const auto [a, b] = generator.At(static_cast<uint64_t>(pair));
-      const double radius = std::sqrt(-2 * std::log(ToUnit(a)));
-      const double angle = 2 * std::numbers::pi * ToUnit(b);
-      put(2 * pair, radius * std::cos(angle));
-      put(2 * pair + 1, radius * std::sin(angle));
+    float block[2 * kNormalPairs];
+    for (int64_t pair = first_pair + begin; pair < first_pair + end; pair += kNormalPairs) {
+      const int64_t from = std::max(2 * pair, first_element);
+      const int64_t to = std::min(2 * std::min(pair + kNormalPairs, first_pair + end), last);
+      float* const place = out.data() + (from - first_element);
+      const bool whole = to - from == 2 * kNormalPairs;
+      fill(stream, static_cast<uint64_t>(pair), whole ? place : block);
+      if (!whole) std::copy(block + (from - 2 * pair), block + (to - 2 * pair), place);
     }
   });
 }

@@ -8,7 +8,7 @@ namespace weir {
 
 // Counter-based random numbers (Philox4x32-10, Salmon et al. 2011): element i of stream `name` under
 // `seed` is one pure function of the three, so bits do not depend on threads, sharding or order.
-// Normal values by Box-Muller in double, rounded to float once.
+// Normal values by Box-Muller in double, rounded to float once: the same bits on every machine (normal_block.h).
 void FillNormal(std::span<float> out, int64_t first_element, std::string_view name, uint64_t seed,
                 double mean, double std);
 
