@@ -1,5 +1,7 @@
 #include "backend/host_memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <fstream>
 #include <sstream>
@@ -71,5 +73,16 @@ void CheckHostMemory(int64_t bytes, int64_t processes, const HostMemory& memory)
   throw Error(ErrorCode::kBudgetExceeded, StrCat(who, ", ", memory.limit, " has ", memory.available, " left in all; use a smaller --sequence or --micro-batch, fewer ranks, a smaller "
                                                  "--host-budget or a larger --resident (weir plan prints the bytes, with --auto what fits)"));
 }
+
+std::byte* MapPages(int64_t bytes) {
+  const auto size = static_cast<size_t>(std::max<int64_t>(bytes, 1));
+  void* memory = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  constexpr size_t kLarge = size_t{1} << 26;  // large pages of memory that is hardly used are time and memory lost
+  if (size >= kLarge) madvise(memory, size, MADV_HUGEPAGE);  // a kernel without them says no, and small pages do
+  return static_cast<std::byte*>(memory);
+}
+
+void UnmapPages(std::byte* memory, int64_t bytes) noexcept { munmap(memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))); }
 
 }  // namespace weir

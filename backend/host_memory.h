@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <string>
@@ -17,5 +18,10 @@ HostMemory ReadHostMemory(const std::filesystem::path& root = "/");
 
 // Throws BudgetExceeded when `processes` of this machine that take `bytes` each are more than it has.
 void CheckHostMemory(int64_t bytes, int64_t processes, const HostMemory& memory);
+
+// Zeroed pages, committed when first touched, large ones where the system has them: what touches all of them is faults and
+// little else. nullptr when the system refuses.
+std::byte* MapPages(int64_t bytes);
+void UnmapPages(std::byte* memory, int64_t bytes) noexcept;
 
 }  // namespace weir

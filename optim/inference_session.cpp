@@ -11,7 +11,7 @@ InferenceSession::InferenceSession(const Graph& canonical, int64_t batch, int64_
   SpecializeShapes(*graph_, batch, sequence);
   plan_ = MakePlan(*graph_, device);
   executor_ = std::make_unique<Executor>(plan_);
-  LoadParameters(*graph_, {}, [this](const Value& parameter, std::span<const float> values) {
+  LoadParameters(*graph_, {}, [this](const Value& parameter, int64_t, std::span<const float> values) {
     executor_->Write(parameter, values.data(), static_cast<int64_t>(values.size_bytes()));
   });
 }

@@ -68,7 +68,8 @@ TrainingSession::TrainingSession(const Graph& canonical, const TrainingOptions& 
   staging_ = ReserveStaging(*graph_, plan_, BytesOfStaging(place));
   CheckMemory(place);
   MakeExecutor(place);
-  LoadParameters(*graph_, init, [this](const Value& parameter, std::span<const float> values) { SetData(parameter, values); });
+  HeldState held(*graph_, plan_, *executor_, *device_);
+  LoadParameters(*graph_, init, [&held](const Value& parameter, int64_t first, std::span<const float> values) { held.Begin(parameter, first, values); });
 }
 
 int64_t TrainingSession::BytesOfStaging(const Placement& place) const {

@@ -1,11 +1,9 @@
-#include <sys/mman.h>
-
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <vector>
 
 #include "backend/cpu/copy_engine.h"
+#include "backend/host_memory.h"
 #include "graph/error.h"
 
 namespace weir {
@@ -35,14 +33,13 @@ class CpuDevice final : public Device {
   explicit CpuDevice(std::chrono::microseconds copy_delay) : stream_(copy_delay, origin_) {}
   DeviceKind kind() const override { return DeviceKind::kCpu; }
 
-  // Zeroed pages, committed when first touched.
   std::byte* Allocate(int64_t bytes) override {
-    void* memory = mmap(nullptr, Size(bytes), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    WEIR_CHECK(memory != MAP_FAILED, ErrorCode::kBudgetExceeded, "the system refuses an arena of ", bytes,
+    std::byte* memory = MapPages(bytes);
+    WEIR_CHECK(memory != nullptr, ErrorCode::kBudgetExceeded, "the system refuses an arena of ", bytes,
                " bytes; use a smaller --micro-batch or --sequence");
-    return static_cast<std::byte*>(memory);
+    return memory;
   }
-  void Free(std::byte* memory, int64_t bytes) noexcept override { munmap(memory, Size(bytes)); }
+  void Free(std::byte* memory, int64_t bytes) noexcept override { UnmapPages(memory, bytes); }
   void Upload(std::byte* to, const void* host, int64_t bytes) override { Copy(to, host, bytes); }
   void Download(void* host, const std::byte* from, int64_t bytes) override { Copy(host, from, bytes); }
   void Fill(std::byte* to, int byte, int64_t bytes) override { std::memset(to, byte, static_cast<size_t>(bytes)); }
@@ -58,7 +55,6 @@ class CpuDevice final : public Device {
   Stream* stream() override { return &stream_; }
 
  private:
-  static size_t Size(int64_t bytes) { return static_cast<size_t>(std::max<int64_t>(bytes, 1)); }
   static void Copy(void* to, const void* from, int64_t bytes) {
     if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
   }
