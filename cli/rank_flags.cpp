@@ -105,7 +105,7 @@ int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const 
     throw;
   }
   world.reset();  // leaves in peace: to be stopped is no failure that ends the others
-  if (ending.code != kExitOk) std::cerr << command << ": " << ending.text << "\n";
+  if (!ending.text.empty()) std::cerr << command << ": " << ending.text << "\n";
   return ending.code;
 }
 

@@ -29,7 +29,7 @@ std::optional<int> StartRanks(const RankFlags& flags, const RankEnvironment& env
 
 struct Ending {
   int code = kExitOk;
-  std::string text;  // why, when not ok
+  std::string text;  // why, when not ok; of one rank, when all end so
 };
 
 // The work of one rank on its device, `device` of --device, with the world's communicator (nullptr alone). Every rank

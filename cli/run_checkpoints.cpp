@@ -1,7 +1,10 @@
 #include "cli/run_checkpoints.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <iostream>
+#include <limits>
 
 #include "cli/sizes.h"
 #include "graph/error.h"
@@ -88,6 +91,7 @@ void RunCheckpoints::TellNoneWhole() const {
 int64_t RunCheckpoints::Start(Trainer& trainer, std::map<std::string, std::string> texts) {
   if (flags_.resumes()) saved_ = Resume(trainer);
   if (flags_.enabled()) CheckPlace(trainer);
+  if (flags_.enabled() && leads_ && saved_ > 0) checkpoints_.Rotate(flags_.keep, flags_.keep_every);  // a kill may have come between
   if (leads_) CheckRoom(trainer);
   if (!flags_.enabled()) return saved_;
   const TrainingSession& session = trainer.session();
@@ -100,10 +104,21 @@ int64_t RunCheckpoints::Start(Trainer& trainer, std::map<std::string, std::strin
   return saved_;
 }
 
+void RunCheckpoints::RecordResumed(RunFolder& folder) const {
+  if (saved_ == 0) return;
+  constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+  CheckpointRecord record{.step = saved_, .waited_ms = kUnknown, .write_ms = kUnknown, .share = kUnknown, .time = kUnknown};
+  for (const auto& file : ReadIndex(Of(saved_)).files) record.bytes += file.bytes;
+  struct stat made = {};
+  if (stat((Of(saved_) / kIndexFile).c_str(), &made) == 0) record.time = static_cast<double>(made.st_mtim.tv_sec) + 1e-9 * static_cast<double>(made.st_mtim.tv_nsec);
+  folder.RecordLate(record);
+}
+
 // A file of each rank, that all others can see.
 void RunCheckpoints::CheckPlace(const Trainer& trainer) const {
   std::error_code error;
   if (leads_) {
+    checkpoints_.CheckNames();
     checkpoints_.RemoveUnfinished();
     fs::create_directories(folder_, error);
     WEIR_CHECK(!error, ErrorCode::kIoError, "cannot use '", folder_.string(), "' for checkpoints: ", error.message());

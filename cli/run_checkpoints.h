@@ -39,6 +39,8 @@ class RunCheckpoints {
   // that the disk has room for as many as will be kept and for the weights. Returns the step to go on after, 0 for a new run; tells on stderr.
   // `texts` go into every checkpoint.
   int64_t Start(Trainer& trainer, std::map<std::string, std::string> texts);
+  // Of the step that the run goes on after, if any: its line in metrics.jsonl, unless it is there.
+  void RecordResumed(RunFolder& folder) const;
   // The folder of the checkpoint of a step.
   std::filesystem::path Of(int64_t step) const { return folder_ / CheckpointName(step); }
   // Saves when due, and records in `folder` (nullptr: not this rank's) what became whole since. Throws what went wrong since.

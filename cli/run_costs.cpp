@@ -1,7 +1,5 @@
 #include "cli/run_costs.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 
@@ -24,20 +22,11 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 fs::path SharedFolder(const TrainingSession& session, const fs::path& folder) {
   if (!folder.empty()) return folder;
   std::array<char, 1024> name = {};
-  const std::string own = (fs::temp_directory_path() / StrCat("weir_bench_step_", getpid())).string();
+  const std::string own = BenchFolder::OwnName().string();
   WEIR_CHECK(own.size() < name.size(), ErrorCode::kInvalidArgument, "the folder for temporary files has a long name, '", own, "'; give --out");
   std::ranges::copy(own, name.begin());
   Communicator* world = session.communicator();
   return fs::path(world == nullptr ? own : std::string(world->GatherValues(name, {"GatherValues", "bench folder"})[0].data()));
-}
-
-// It is removed at the end: what it holds already is not the bench's.
-void MakeFolder(const fs::path& folder) {
-  std::error_code error;
-  WEIR_CHECK(!fs::exists(folder, error) || (fs::is_directory(folder, error) && fs::is_empty(folder, error)), ErrorCode::kInvalidArgument, "'",
-             folder.string(), "' is no empty folder, and bench step removes its folder at the end; give another --out");
-  fs::create_directories(folder, error);
-  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot create '", folder.string(), "': ", error.message());
 }
 
 // Of one checkpoint, and of the next while it is written.
@@ -63,7 +52,7 @@ RunCosts::RunCosts(const TrainingSession& session, const fs::path& folder, int64
 }
 
 void RunCosts::Prepare(int64_t checkpoints) {
-  MakeFolder(folder_);
+  made_.emplace(folder_);
   removed_.emplace(folder_, "weir bench step");
   try {
     CheckRoom(session_, folder_, checkpoints);

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench_folder.h"
 #include "cli/removed_on_signal.h"
 #include "cli/run_folder.h"
 #include "optim/checkpoint_writer.h"
@@ -54,6 +55,7 @@ class RunCosts {
   const TrainingSession& session_;
   const std::filesystem::path folder_;
   const int64_t save_every_;
+  std::optional<BenchFolder> made_;
   std::optional<RemovedOnSignal> removed_;
   std::ostream nowhere_{nullptr};  // progress is told to nobody
   std::optional<RunFolder> log_;

@@ -1,10 +1,9 @@
 #include "cli/run_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <ctime>
 #include <fstream>
@@ -28,12 +27,22 @@ constexpr int64_t kMostPoints = 20000;  // of the picture of the loss
 const std::set<std::string> kBeforeSteps = {"metrics.jsonl", "config.ini", "passes.log", "plan.json", "tensorboard", "trace.json", "trace.txt",
                                             "weights.safetensors", "loss.svg"};
 
-// Files of WriteText have another name until they are whole.
+// Files of WriteText and of SaveWeights have another name until they are whole.
 constexpr const char* kUnfinished = ".writing";
+constexpr const char* kUnfinishedWeights = "weights.safetensors.tmp.";
 
-bool IsBeforeSteps(std::string name) {
-  if (name.ends_with(kUnfinished)) name.erase(name.rfind(kUnfinished));
-  return kBeforeSteps.contains(name);
+bool IsUnfinished(const std::string& name) {
+  return name.starts_with(kUnfinishedWeights) || (name.ends_with(kUnfinished) && kBeforeSteps.contains(name.substr(0, name.rfind(kUnfinished))));
+}
+
+// What a killed run left of them. Only while no other run writes there.
+void RemoveUnfinished(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;  // what stays costs space, not the run
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    if (IsUnfinished(entry.path().filename().string())) found.push_back(entry.path());
+  }
+  for (const fs::path& path : found) fs::remove(path, error);
 }
 
 // metrics.jsonl is made before any of the others: without it they are not a run's.
@@ -68,7 +77,7 @@ bool CheckFolder(const fs::path& folder, bool resumes) {
   const bool failed = FailedBeforeSteps(folder);
   for (const auto& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
-    if (name == ".lock" || (name == "checkpoints" && HoldsNoCheckpoint(entry.path())) || (failed && IsBeforeSteps(name))) continue;
+    if (name == ".lock" || (name == "checkpoints" && HoldsNoCheckpoint(entry.path())) || (failed && (kBeforeSteps.contains(name) || IsUnfinished(name)))) continue;
     throw Error(ErrorCode::kInvalidArgument,
                 resumes ? StrCat("run folder '", folder.string(), "' holds '", name, "' and neither config.ini nor a checkpoint (checkpoints/step-*) to go on from; give another --out")
                         : StrCat("run folder '", folder.string(), "' is not empty; give another --out, go on with --resume auto, or remove the old run"));
@@ -76,27 +85,24 @@ bool CheckFolder(const fs::path& folder, bool resumes) {
   return false;
 }
 
+std::string UnwritableNotice(const fs::path& folder) {
+  std::error_code error;
+  fs::path there = fs::absolute(folder);
+  while (!fs::exists(there, error) && there.has_relative_path()) there = there.parent_path();
+  if (access(there.c_str(), W_OK) == 0) return "";
+  return StrCat("notice: '", there.string(), "' cannot be written (", std::strerror(errno), "): the run itself would be refused; give another --out");
+}
+
 void ClearFolder(const fs::path& folder) {
   std::error_code error;  // what stays is written anew
-  for (const std::string& name : kBeforeSteps) {
-    fs::remove_all(folder / name, error);
-    fs::remove(folder / (name + kUnfinished), error);
-  }
+  for (const std::string& name : kBeforeSteps) fs::remove_all(folder / name, error);
 }
 
-RunLock::RunLock(const fs::path& folder) : fd_(open((folder / ".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-  WEIR_CHECK(fd_ >= 0, ErrorCode::kIoError, "cannot write in '", folder.string(), "': ", std::strerror(errno));
-  if (flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
-  const int error = errno;
-  close(fd_);
-  // Some network file systems have no locks; a run there goes on without.
-  WEIR_CHECK(error != EWOULDBLOCK, ErrorCode::kInvalidArgument, "another weir train writes in '", folder.string(),
+RunLock::RunLock(const fs::path& folder) : lock_(folder / ".lock") {
+  WEIR_CHECK(lock_.state() != FileLock::State::kNoFile, ErrorCode::kIoError, "cannot write in '", folder.string(), "': ", std::strerror(lock_.error()));
+  // Where there are no locks a run goes on without.
+  WEIR_CHECK(lock_.state() != FileLock::State::kBusy, ErrorCode::kInvalidArgument, "another weir train writes in '", folder.string(),
              "'; wait for it, or give another --out");
-  fd_ = -1;
-}
-
-RunLock::~RunLock() {
-  if (fd_ >= 0) close(fd_);
 }
 
 constexpr const char* kLeftOut = "(left out)";
@@ -133,11 +139,14 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
 
 RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, bool events, Progress progress)
     : folder_(std::move(folder)), title_(std::move(title)), progress_(progress) {
+  RemoveUnfinished(folder_);
   std::ofstream(Log(), std::ios::app).close();  // before all else: FailedBeforeSteps
   // Written anew from the metrics, so that it holds each step once.
   if (events) events_.emplace(folder_ / "tensorboard", static_cast<double>(std::time(nullptr)));
   ContinueMetrics(Log(), resumed,
-                  {.step = [&](const StepRecord& record) { Keep(record); }, .evaluation = [&](const EvalRecord& record) { Keep(record); }});
+                  {.step = [&](const StepRecord& record) { Keep(record); },
+                   .evaluation = [&](const EvalRecord& record) { Keep(record); },
+                   .checkpoint = [&](int64_t step) { saved_ = std::max(saved_, step); }});
   log_.emplace(Log());
 }
 
@@ -168,8 +177,13 @@ void RunFolder::Record(const CheckpointRecord& record) {
   progress_.Show(record);
 }
 
+void RunFolder::RecordLate(const CheckpointRecord& record) {
+  if (record.step > saved_) log_->Write(record);
+}
+
 void RunFolder::Save(const TrainingSession& session, Communicator* world) const {
   SaveWeights(session, Weights(), Steps(), world);
+  log_->CheckIsThere();
   WriteText(folder_ / "loss.svg", LossPicture(ReadMetrics(Log(), step_, kMostPoints), title_));
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/file_lock.h"
 #include "optim/event_file.h"
 #include "optim/trainer.h"
 
@@ -14,6 +15,8 @@ namespace weir {
 bool PrepareFolder(const std::filesystem::path& folder, bool resumes);
 // The same of a folder that exists; only looks.
 bool CheckFolder(const std::filesystem::path& folder, bool resumes);
+// "" when a run could make or write it, else why not, for a dry run to say.
+std::string UnwritableNotice(const std::filesystem::path& folder);
 // Removes what a failed start has left in such a folder. Only while no other run writes there.
 void ClearFolder(const std::filesystem::path& folder);
 
@@ -21,12 +24,9 @@ void ClearFolder(const std::filesystem::path& folder);
 class RunLock {
  public:
   explicit RunLock(const std::filesystem::path& folder);
-  ~RunLock();
-  RunLock(const RunLock&) = delete;
-  RunLock& operator=(const RunLock&) = delete;
 
  private:
-  int fd_;
+  FileLock lock_;
 };
 
 // The flags whose values differ between two resolved configs, "--key: then, now" each; --resume aside.
@@ -46,6 +46,8 @@ class RunFolder {
   void Record(const StepRecord& record);
   void Record(const EvalRecord& record);
   void Record(const CheckpointRecord& record);
+  // Of the checkpoint that a run goes on from: its line, where a kill came before it could be written.
+  void RecordLate(const CheckpointRecord& record);
   void Save(const TrainingSession& session, Communicator* world) const;
   std::filesystem::path Weights() const { return folder_ / "weights.safetensors"; }
   int64_t Steps() const { return step_; }
@@ -59,7 +61,7 @@ class RunFolder {
 
   std::filesystem::path folder_;
   std::string title_;
-  int64_t step_ = 0, evaluated_ = -1;
+  int64_t step_ = 0, evaluated_ = -1, saved_ = 0;
   std::optional<EventFile> events_;
   std::optional<MetricsLog> log_;
   Progress progress_;

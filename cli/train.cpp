@@ -215,14 +215,14 @@ void CheckSameData(Communicator& world, const DataLoader& data, const RunEvaluat
   CheckSameInputs(world, inputs);
 }
 
-// Throws what went wrong on any rank; returns what stopped the run early, on rank 0, or "".
+// Throws what went wrong on any rank; returns the code, the same on all, and what stopped the run early, on rank 0, or "".
 Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const bool leads = world == nullptr || world->rank() == 0;
   PassManager passes;
   if (!leads) passes.print = [](const std::string&) {};
   if (world != nullptr) CheckSameConfig(*world, flags.config);
   if (const int signal = AgreedSignal(world)) {
-    return leads ? Ending{flags.checkpoints.enabled() ? kExitRequeue : kExitFailed, StrCat("stopped by signal ", signal, " before anything was begun")} : Ending{};
+    return {flags.checkpoints.enabled() ? kExitRequeue : kExitFailed, leads ? StrCat("stopped by signal ", signal, " before anything was begun") : ""};
   }
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   if (world != nullptr) CheckSameInputs(*world, InputsOf(flags.run.model, *graph));
@@ -252,6 +252,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (leads) {
     folder = std::make_unique<RunFolder>(path, fs::path(flags.run.model).filename().string(), resumed, flags.run.tensorboard,
                                          Progress(flags.trainer.steps, flags.run.log_every, std::cerr, isatty(STDERR_FILENO) != 0));
+    checkpoints.RecordResumed(*folder);
     if (resumed > 0) TellConfigChanges(fs::exists(path / "config.ini") ? path / "config.ini" : checkpoints.Of(resumed) / "config.ini", flags.config);
     WriteText(path / "config.ini", flags.config);
     WriteText(path / "passes.log", passes.Log());
@@ -284,6 +285,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   try {
     complete = evaluations.AfterStep(trainer, resumed, stopped, folder.get()) && trainer.Done();
     while (!complete && !stopped()) {
+      BeginSteps();
       const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
       done = record.step;
       if (folder) folder->Record(record);
@@ -297,7 +299,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   checkpoints.Finish(trainer, folder.get());
   Save(trainer.session(), folder.get(), world);
   Meet(world);
-  if (!folder) return {kExitOk, ""};
+  if (!folder) return {complete ? kExitOk : flags.checkpoints.enabled() ? kExitRequeue : kExitFailed, ""};
   if (!complete && flags.checkpoints.enabled()) {
     return {kExitRequeue, StrCat("stopped by signal ", stopped_by, " after step ", folder->Steps(), " of ", flags.trainer.steps,
                                  "; go on with --resume auto")};
@@ -316,6 +318,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
 int DryRun(TrainFlags& flags, int64_t world) {
   TrainingOptions& training = flags.trainer.training;
   if (fs::exists(flags.run.output)) CheckFolder(flags.run.output, flags.checkpoints.resumes());
+  if (const std::string notice = UnwritableNotice(flags.run.output); !notice.empty()) std::cerr << notice << "\n";
   training.layout.world = world;
   flags.dispatch.Apply(training, flags.trainer.sequence);
   SetThreadsOfRank(flags.run.threads, world);

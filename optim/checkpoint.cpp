@@ -177,6 +177,14 @@ void Checkpoints::Rotate(int64_t keep, int64_t keep_every) const {
   }
 }
 
+void Checkpoints::CheckNames() const {
+  std::error_code error, unknown;
+  for (const auto& entry : fs::directory_iterator(folder_, error)) {
+    WEIR_CHECK(StepOf(entry.path()) < 0 || entry.is_directory(unknown), ErrorCode::kIoError, "'", entry.path().string(),
+               "' is no folder but has a checkpoint's name; move it away");
+  }
+}
+
 void Checkpoints::RemoveUnfinished() const {
   std::error_code error;  // what cannot be removed costs space, not the run
   std::vector<fs::path> found;

@@ -38,6 +38,9 @@ class Checkpoints {
   // read must not outlive what can. Throws IoError.
   void SetAside(int64_t step) const;
 
+  // Throws IoError where something else, a file say, has the name of a checkpoint: it would be in the way of one.
+  void CheckNames() const;
+
   // Removes what a killed run left half written or half removed. Only while no other run writes here.
   void RemoveUnfinished() const;
 

@@ -61,7 +61,10 @@ CheckpointWriter::CheckpointWriter(const TrainingSession& session, fs::path fold
       texts_(std::move(texts)),
       committed_(std::move(committed)),
       rows_(RowsOfSession(session)),
-      ranks_(session.communicator() == nullptr ? 1 : session.communicator()->size()) {}
+      ranks_(session.communicator() == nullptr ? 1 : session.communicator()->size()) {
+  std::error_code error;  // the first checkpoint says why
+  if (leads()) fs::create_directories(folder_, error);
+}
 
 CheckpointWriter::~CheckpointWriter() {
   if (!thread_.joinable()) return;
@@ -114,8 +117,9 @@ void CheckpointWriter::MakeFolder() const {
   std::error_code error;
   if (leads()) {
     fs::remove_all(Temporary(), error);
-    fs::create_directories(Temporary(), error);
-    WEIR_CHECK(!error, ErrorCode::kIoError, "cannot create '", Temporary().string(), "': ", error.message());
+    fs::create_directory(Temporary(), error);  // alone: not a run's folder that somebody has removed
+    WEIR_CHECK(!error, ErrorCode::kIoError, "cannot create '", Temporary().string(), "': ", error.message(),
+               error == std::errc::no_such_file_or_directory ? "; was the run's folder removed?" : "");
   }
   if (session_.communicator() == nullptr) return;
   session_.communicator()->Barrier({"Barrier", "checkpoint folder"});
@@ -182,7 +186,9 @@ void CheckpointWriter::Run() {
 // Rank 0's failure takes the folder from under the others: theirs is its consequence, and rank 0 tells the cause.
 void CheckpointWriter::GiveUp() {
   std::error_code error;
-  if (leads()) {
+  if (leads() && !fs::exists(folder_, error) && !error) {
+    failure_ = std::make_exception_ptr(Error(ErrorCode::kIoError, StrCat("'", folder_.string(), "' was removed while a checkpoint was written there")));
+  } else if (leads()) {
     const fs::path dying = Temporary().string() + "-given-up";  // gone at once for the others
     fs::rename(Temporary(), dying, error);
     fs::remove_all(error ? Temporary() : dying, error);
@@ -274,6 +280,7 @@ void CheckpointWriter::Commit(const std::vector<WrittenShard>& shards) {
   WriteDurably(Temporary() / kIndexFile, ToText(index));
   for (int64_t rank = 0; rank < ranks_; ++rank) fs::remove(Temporary() / NoteName(rank));
   Flush(Temporary());
+  WEIR_CHECK(!fs::exists(Target()) || fs::is_directory(Target()), ErrorCode::kIoError, "'", Target().string(), "' is a file where the checkpoint is to be; move it away");
   fs::remove_all(Target());  // the same step, saved again
   fs::rename(Temporary(), Target());
   Flush(folder_);

@@ -1,5 +1,11 @@
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <iomanip>
 #include <ostream>
@@ -11,11 +17,6 @@
 #include "optim/trainer.h"
 
 namespace weir {
-
-struct MetricsLog::Impl {
-  std::filesystem::path path;
-  std::ofstream out;
-};
 
 namespace {
 
@@ -82,10 +83,12 @@ int64_t Visit(const std::filesystem::path& file, int64_t step, const MetricsVisi
       if (json.is_object() && json.value("step", int64_t{0}) > step) break;
       if (json.is_object() && json.contains("eval_loss")) {
         visitor.evaluation(EvaluationOf(json));
-      } else if (json.is_object() && json.contains("step") && !json.contains("checkpoint_bytes")) {
-        visitor.step(StepOf(json));
       } else if (!json.is_object() || !json.contains("step")) {
         visitor.other();
+      } else if (json.contains("checkpoint_bytes")) {
+        visitor.checkpoint(json["step"].get<int64_t>());
+      } else {
+        visitor.step(StepOf(json));
       }
     } catch (const nlohmann::json::exception&) {  // a field of another type
       visitor.other();
@@ -93,6 +96,20 @@ int64_t Visit(const std::filesystem::path& file, int64_t step, const MetricsVisi
     bytes += static_cast<int64_t>(line.size()) + 1;
   }
   return bytes;
+}
+
+// Lines of checkpoints of `step` or before, from so many bytes of the file on.
+std::vector<std::pair<int64_t, std::string>> LateCheckpoints(const std::filesystem::path& file, int64_t begin, int64_t step) {
+  std::vector<std::pair<int64_t, std::string>> late;
+  std::ifstream in(file);
+  in.seekg(begin);
+  for (std::string line; std::getline(in, line) && !in.eof();) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    if (!json.is_object() || !json.contains("checkpoint_bytes")) continue;
+    const auto it = json.find("step");
+    if (it != json.end() && it->is_number_integer() && it->get<int64_t>() <= step) late.emplace_back(it->get<int64_t>(), line);
+  }
+  return late;
 }
 
 }  // namespace
@@ -119,9 +136,17 @@ Metrics ReadMetrics(const std::filesystem::path& file, int64_t step, int64_t mos
 
 void ContinueMetrics(const std::filesystem::path& file, int64_t step, const MetricsVisitor& visitor) {
   const int64_t kept = Visit(file, step, visitor);
+  const auto late = LateCheckpoints(file, kept, step);
   std::error_code error;
   if (std::filesystem::exists(file, error)) std::filesystem::resize_file(file, static_cast<uintmax_t>(kept), error);
-  WEIR_CHECK(!error, ErrorCode::kIoError, "cannot write on in '", file.string(), "': ", error.message());
+  std::ofstream out;
+  if (!late.empty()) out.open(file, std::ios::app);
+  for (const auto& [saved, line] : late) {
+    out << line << "\n";
+    visitor.checkpoint(saved);
+  }
+  out.flush();
+  WEIR_CHECK(!error && out.good(), ErrorCode::kIoError, "cannot write on in '", file.string(), "': ", error ? error.message() : std::strerror(errno));
 }
 
 std::vector<std::pair<std::string, double>> Scalars(const StepRecord& r) {
@@ -148,12 +173,17 @@ std::vector<std::pair<std::string, double>> Scalars(const EvalRecord& r) {
   return {{"eval/loss", r.loss}, {"eval/perplexity", std::exp(r.loss)}};
 }
 
-MetricsLog::MetricsLog(const std::filesystem::path& file) : impl_(std::make_unique<Impl>()) {
-  impl_->path = file;
-  impl_->out.open(file, std::ios::app);
-  WEIR_CHECK(impl_->out.good(), ErrorCode::kIoError, "cannot open '", file.string(), "' for writing");
+MetricsLog::MetricsLog(const std::filesystem::path& file) : path_(file), fd_(open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666)) {
+  WEIR_CHECK(fd_ >= 0, ErrorCode::kIoError, "cannot open '", file.string(), "' for writing: ", std::strerror(errno));
 }
-MetricsLog::~MetricsLog() = default;
+
+MetricsLog::~MetricsLog() { close(fd_); }
+
+void MetricsLog::CheckIsThere() const {
+  struct stat now = {};
+  WEIR_CHECK(fstat(fd_, &now) == 0 && now.st_nlink > 0, ErrorCode::kIoError, "'", path_.string(),
+             "' was removed while the run writes it, and what it held is lost; give an --out that nothing cleans up meanwhile");
+}
 
 void MetricsLog::Write(const StepRecord& r) {
   nlohmann::ordered_json line = {
@@ -188,9 +218,14 @@ void MetricsLog::Write(const CheckpointRecord& r) {
 }
 
 void MetricsLog::WriteLine(const std::string& line) {
-  impl_->out << line << "\n" << std::flush;
-  WEIR_CHECK(impl_->out.good(), ErrorCode::kIoError, "cannot write '", impl_->path.string(),
-             "'; is the disk full?");
+  CheckIsThere();
+  const std::string text = line + "\n";
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t written = write(fd_, text.data() + done, text.size() - done);
+    if (written < 0 && errno == EINTR) continue;
+    WEIR_CHECK(written >= 0, ErrorCode::kIoError, "cannot write '", path_.string(), "': ", std::strerror(errno));
+    done += static_cast<size_t>(written);
+  }
 }
 
 Progress::Progress(int64_t steps, int64_t every, std::ostream& out, bool terminal)

@@ -74,7 +74,7 @@ struct EvalRecord {
   double time = 0;
 };
 
-// One checkpoint that became whole, as logged.
+// One checkpoint that became whole, as logged. Durations are NaN when the run was killed before it could log it.
 struct CheckpointRecord {
   int64_t step = 0, bytes = 0;
   double waited_ms = 0, write_ms = 0;  // that the steps stood still; from its start until it was whole
@@ -150,10 +150,12 @@ Metrics ReadMetrics(const std::filesystem::path& file, int64_t step, int64_t mos
 struct MetricsVisitor {
   std::function<void(const StepRecord&)> step;
   std::function<void(const EvalRecord&)> evaluation;
+  std::function<void(int64_t)> checkpoint = [](int64_t) {};  // its step
   std::function<void()> other = [] {};  // a line that is no record
 };
 
-// Visits the same records; the file is cut after them, so that a resumed run writes on.
+// Visits the same records; the file is cut after them, so that a resumed run writes on. Lines of checkpoints up to `step` stay: steps
+// go on while one is written, and its line comes after theirs.
 void ContinueMetrics(const std::filesystem::path& file, int64_t step, const MetricsVisitor& visitor);
 
 // What event files call the numbers of a record.
@@ -167,16 +169,17 @@ class MetricsLog {
   ~MetricsLog();
   MetricsLog(const MetricsLog&) = delete;
   MetricsLog& operator=(const MetricsLog&) = delete;
-  // Flushed; throw IoError when the disk refuses.
+  // In the file when they return. Throw IoError when the disk refuses, or somebody has removed the file.
   void Write(const StepRecord& record);
   void Write(const EvalRecord& record);
   void Write(const CheckpointRecord& record);
+  void CheckIsThere() const;
 
  private:
   void WriteLine(const std::string& line);
 
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::filesystem::path path_;
+  int fd_;
 };
 
 // One progress line per `every` steps on stderr: step, loss, gradient norm, rate, tokens/s, ETA; redrawn

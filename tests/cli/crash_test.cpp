@@ -78,6 +78,17 @@ class Crash : public testing::Test {
     return text;
   }
 
+  // The steps whose checkpoints are in metrics.jsonl.
+  std::vector<int64_t> Saved(const std::string& out) const {
+    std::vector<int64_t> steps;
+    std::ifstream file(folder_ / out / "metrics.jsonl");
+    for (std::string line; std::getline(file, line);) {
+      const auto json = nlohmann::json::parse(line);
+      if (json.contains("checkpoint_bytes")) steps.push_back(json["step"]);
+    }
+    return steps;
+  }
+
   // A run killed at `crashes` random moments, by `kill(command, time)`, ends in the bytes of one that was left alone.
   void Survives(int crashes, const std::string& flags, const std::function<bool(const std::string&, std::chrono::milliseconds, std::mt19937&)>& kill) {
     const int64_t steps = 8 * crashes + 40;  // loss spikes are known after 32
@@ -95,6 +106,8 @@ class Crash : public testing::Test {
     RecordProperty("killed", killed);
     EXPECT_GE(killed, crashes / 3) << "of " << crashes << ", within " << longest << " ms each";
     EXPECT_EQ(Metrics("whole"), Metrics("parts"));
+    EXPECT_EQ(Saved("whole").size(), static_cast<size_t>(steps)) << "every step";
+    EXPECT_EQ(Saved("whole"), Saved("parts")) << "no line of a checkpoint is lost";
     EXPECT_NE(Metrics("whole").find("\"spike\":true"), std::string::npos) << "the running mean is part of what is resumed";
     EXPECT_EQ(Slurp(folder_ / "whole/weights.safetensors"), Slurp(folder_ / "parts/weights.safetensors"));
     for (const auto& entry : fs::directory_iterator(folder_ / "parts/checkpoints")) {

@@ -135,5 +135,64 @@ TEST_F(Interrupted, ARunOutlivesTheReaderOfItsOutput) {
   }
 }
 
+// With checkpoints the folder would come into being again, with nothing but them.
+TEST_F(Interrupted, ARunWhoseFolderIsRemovedEndsInWords) {
+  for (const char* flags : {"--save-every 1", "--save-every 1 --save-async off", "--save-every 0"}) {
+    const fs::path log = folder_ / "log";
+    const pid_t run = StartShell("exec " + Command("run", StrCat("--steps 1000000 ", flags)) + " >" + log.string() + " 2>&1");
+    for (int i = 0; i < 3000 && Lines("run") < 3; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    fs::rename(folder_ / "run", folder_ / "gone");  // at once, as a removal of many files is not
+    fs::remove_all(folder_ / "gone");
+    EXPECT_EQ(ExitOf(run), 1) << flags;
+    const std::string text = Slurp(log);
+    EXPECT_NE(text.find("removed"), std::string::npos) << flags << "\n" << text;
+    EXPECT_EQ(text.find("wrote "), std::string::npos) << flags << "\n" << text;
+    EXPECT_FALSE(fs::exists(folder_ / "run")) << flags;
+  }
+}
+
+TEST_F(Interrupted, AFileInTheWayOfACheckpointIsRefusedBeforeTheFirstStep) {
+  ASSERT_EQ(Train("run", "--steps 3").code, 0);
+  const fs::path file = folder_ / "run/checkpoints" / CheckpointName(6);
+  std::ofstream(file) << "mine";
+  const Outcome outcome = Train("run", "--steps 6 --resume auto");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.text.find("step-000000006' is no folder but has a checkpoint's name; move it away"), std::string::npos) << outcome.text;
+  EXPECT_EQ(outcome.text.find("step 4/6"), std::string::npos) << outcome.text;
+  EXPECT_EQ(Slurp(file), "mine");
+}
+
+// A kill came between the checkpoint and its line: the line is written when the run goes on.
+TEST_F(Interrupted, TheLineOfACheckpointThatAKillTookIsWrittenByTheNextStart) {
+  ASSERT_EQ(Train("run", "--steps 3").code, 0);
+  std::string metrics = Slurp(folder_ / "run/metrics.jsonl");
+  const size_t begin = metrics.rfind("{\"step\":3,\"checkpoint_bytes\"");
+  ASSERT_NE(begin, std::string::npos) << metrics;
+  const auto written = nlohmann::json::parse(metrics.substr(begin));
+  std::ofstream(folder_ / "run/metrics.jsonl") << metrics.substr(0, begin);
+  for (int start = 0; start < 2; ++start) {
+    ASSERT_EQ(Train("run", "--steps 3 --resume auto").code, 0);
+    metrics = Slurp(folder_ / "run/metrics.jsonl");
+    ASSERT_EQ(metrics.find("checkpoint_bytes"), metrics.rfind("checkpoint_bytes")) << "once: " << metrics;
+    const auto late = nlohmann::json::parse(metrics.substr(metrics.rfind("{\"step\":3,\"checkpoint_bytes\"")));
+    EXPECT_EQ(late["checkpoint_bytes"], written["checkpoint_bytes"]);
+    EXPECT_TRUE(late["checkpoint_write_ms"].is_null()) << "nobody knows";
+    EXPECT_NEAR(late["time"].get<double>(), written["time"].get<double>(), 5);
+  }
+}
+
+TEST_F(Interrupted, ADryRunOnAReadOnlyDiskPlansAndSaysThatTheRunCannotWrite) {
+  const fs::path disk = folder_ / "disk", log = folder_ / "log";
+  fs::create_directories(disk);
+  const std::string mount = "unshare -rm sh -c 'mount -t tmpfs -o ro none " + disk.string();
+  if (std::system((mount + "' >/dev/null 2>&1").c_str()) != 0) GTEST_SKIP() << "no file systems may be mounted here";
+  const int code = ExitOf(StartShell(mount + " && exec " + Command("disk/run", "--steps 3 --dry-run") + "' >" + log.string() + " 2>&1"));
+  const std::string text = Slurp(log);
+  EXPECT_EQ(code, 0) << text;
+  EXPECT_NE(text.find("learning-rate = "), std::string::npos) << text;
+  EXPECT_NE(text.find(StrCat("notice: '", disk.string(), "' cannot be written (Read-only file system)")), std::string::npos) << text;
+  EXPECT_EQ(Train("run", "--steps 3 --dry-run").text.find("notice: '"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace weir

@@ -12,6 +12,7 @@
 #include "graph/error.h"
 #include "graph_passes/pipeline.h"
 #include "importer/importer.h"
+#include "optim/checkpoint_writer.h"
 #include "optim/trainer.h"
 
 namespace weir {
@@ -275,6 +276,56 @@ TEST_F(CheckpointTest, MetricsGoOnWhereTheCheckpointWas) {
   for (std::string line; std::getline(in, line);) ++lines;
   EXPECT_EQ(lines, 3);
   EXPECT_TRUE(ReadMetrics(folder_ / "none.jsonl", 5).steps.empty());
+}
+
+// Steps go on while a checkpoint is written: its line comes after theirs, and stays when theirs are cut.
+TEST_F(CheckpointTest, MetricsKeepTheLineOfTheCheckpointThatTheyGoOnFrom) {
+  const fs::path file = folder_ / "metrics.jsonl";
+  {
+    MetricsLog log(file);
+    for (int64_t step = 1; step <= 4; ++step) {
+      log.Write(StepRecord{.step = step});
+      log.Write(CheckpointRecord{.step = step - 1, .bytes = 5});
+    }
+  }
+  std::vector<int64_t> saved;
+  ContinueMetrics(file, 2, {.step = [](const StepRecord&) {}, .evaluation = {}, .checkpoint = [&](int64_t step) { saved.push_back(step); }});
+  EXPECT_EQ(saved, (std::vector<int64_t>{0, 1, 2}));
+  saved.clear();
+  ContinueMetrics(file, 2, {.step = [](const StepRecord&) {}, .evaluation = {}, .checkpoint = [&](int64_t step) { saved.push_back(step); }});
+  EXPECT_EQ(saved, (std::vector<int64_t>{0, 1, 2})) << "once each in the file, too";
+  EXPECT_EQ(ReadMetrics(file, 4).steps.size(), 2u);
+}
+
+TEST_F(CheckpointTest, MetricsThatWereRemovedAreAnError) {
+  const fs::path file = folder_ / "metrics.jsonl";
+  MetricsLog log(file);
+  log.Write(StepRecord{.step = 1});
+  fs::remove(file);
+  EXPECT_NE(Message([&] { log.Write(StepRecord{.step = 2}); }).find("was removed while the run writes it"), std::string::npos);
+}
+
+// What is in the way of a checkpoint and is none is nobody's to remove.
+TEST_F(CheckpointTest, AFileWithACheckpointsNameIsRefusedAndStays) {
+  auto trainer = MakeTrainer();
+  trainer->Step();
+  fs::create_directories(folder_ / "run");
+  const fs::path file = folder_ / "run" / CheckpointName(1);
+  std::ofstream(file) << "mine";
+  const Checkpoints checkpoints(folder_ / "run");
+  EXPECT_NE(Message([&] { checkpoints.CheckNames(); }).find("is no folder but has a checkpoint's name; move it away"), std::string::npos);
+  EXPECT_NE(Message([&] { checkpoints.Save(trainer->session(), trainer->State(identity_)); }).find("is a file where the checkpoint is to be"), std::string::npos);
+  EXPECT_EQ(ReadText(file), "mine");
+  EXPECT_FALSE(fs::exists(folder_ / "run" / UnfinishedName(1)));
+}
+
+TEST_F(CheckpointTest, AFolderThatWasRemovedIsNotMadeAgain) {
+  auto trainer = MakeTrainer();
+  trainer->Step();
+  CheckpointWriter writer(trainer->session(), folder_ / "run/checkpoints");
+  fs::remove_all(folder_ / "run");
+  EXPECT_NE(Message([&] { writer.Start(trainer->State(identity_)); }).find("was the run's folder removed?"), std::string::npos);
+  EXPECT_FALSE(fs::exists(folder_ / "run"));
 }
 
 // A log never keeps a run from going on, nor loses what is behind a bad line.
