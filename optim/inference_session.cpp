@@ -1,4 +1,5 @@
 #include "graph/error.h"
+#include "optim/held_state.h"
 #include "optim/initial_values.h"
 #include "optim/training_session.h"
 
@@ -10,10 +11,10 @@ InferenceSession::InferenceSession(const Graph& canonical, int64_t batch, int64_
   for (const std::string& tap : taps) graph_->outputs.push_back(graph_->FindValue(tap));
   SpecializeShapes(*graph_, batch, sequence);
   plan_ = MakePlan(*graph_, device);
-  executor_ = std::make_unique<Executor>(plan_);
-  LoadParameters(*graph_, {}, [this](const Value& parameter, int64_t, std::span<const float> values) {
-    executor_->Write(parameter, values.data(), static_cast<int64_t>(values.size_bytes()));
-  });
+  const auto own = MakeDevice(device);
+  executor_ = std::make_unique<Executor>(plan_, ExecutorOptions{.device = own});
+  HeldState held(*graph_, plan_, *executor_, *own);
+  LoadParameters(*graph_, {}, [&held](const Value& parameter, int64_t first, std::span<const float> values) { held.Begin(parameter, first, values); });
 }
 
 void InferenceSession::Run(std::span<const int64_t> input_ids) {

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "graph/error.h"
+#include "graph/parameter_lines.h"
 
 namespace weir {
 namespace {
@@ -114,6 +115,48 @@ TEST(Parameter, LoadsAShardOfPermutedRows) {
   f.parameter->shape[0] = 1;
   f.parameter->parameter->shard = ParameterShard{.first = 2, .total = 3};
   EXPECT_EQ(LoadParameter(f.graph, *f.parameter), (std::vector<float>{8, 10, 9, 11}));
+}
+
+// Of every float type; permuted, deinterleaved on the last axis, stacked, a shard: any cut gives what is there.
+TEST(Parameter, APartIsThatOfTheWhole) {
+  struct Case {
+    Dims dims;
+    std::vector<ParameterPiece> pieces;
+    std::vector<float> want;
+  };
+  const Case cases[] = {
+      {{3, 4}, {{.tensor = "a", .dims = {4, 3}, .perm = {1, 0}, .offset = {}}}, {0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11}},
+      {{2, 5}, {{.tensor = "a", .dims = {2, 4}, .perm = {}, .deinterleave_axis = 1, .offset = {0, 1}}}, {0, 0, 2, 1, 3, 0, 4, 6, 5, 7}},
+      {{2, 2, 2}, {{.tensor = "g", .dims = {2, 2}, .perm = {1, 0}, .offset = {1, 0, 0}}, {.tensor = "u", .dims = {2}, .perm = {}, .offset = {0, 1, 0}}},
+       {0, 0, 4, 5, 0, 2, 1, 3}},
+      {{5}, {{.tensor = "a", .dims = {2}, .perm = {}, .offset = {3}}, {.tensor = "b", .dims = {3}, .perm = {}, .offset = {}}}, {2, 3, 4, 0, 1}},
+  };
+  for (const Case& c : cases) {
+    for (const DType dtype : {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16}) {
+      for (const int64_t held : {int64_t{0}, int64_t{1}}) {
+        Fixture f(c.dims, c.pieces);
+        for (auto& [name, data] : f.graph.initializers) data = TensorData::Owned(dtype, data->dims(), EncodeFloats(data->AsFloats(), dtype));
+        const int64_t row = NumElements(c.dims) / c.dims[0];
+        f.parameter->shape[0] = c.dims[0] - held;
+        if (held > 0) f.parameter->parameter->shard = ParameterShard{.first = held, .total = c.dims[0]};
+        const std::vector<float> want(c.want.begin() + held * row, c.want.end());
+        EXPECT_EQ(LoadParameter(f.graph, *f.parameter), want);
+        for (int64_t first = 0; first < std::ssize(want); ++first) {
+          for (int64_t last = first; last <= std::ssize(want); ++last) {
+            std::vector<float> part(static_cast<size_t>(last - first), -1);
+            LoadParameterPart(f.graph, *f.parameter, first, part);
+            EXPECT_EQ(part, std::vector<float>(want.begin() + first, want.begin() + last)) << DTypeName(dtype) << " " << first << " " << last;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Parameter, WholeNumbersAreNoWeights) {
+  Fixture f({2}, {{.tensor = "a", .dims = {2}, .perm = {}, .offset = {}}});
+  f.graph.initializers["a"] = TensorData::FromInts({2}, {1, 2});
+  EXPECT_THROW(LoadParameter(f.graph, *f.parameter), Error);
 }
 
 }  // namespace
