@@ -1,88 +1,89 @@
-// Tiles of bfloat16 rows in shared memory and their products on tensor cores. A warp owns kRowTiles x 16
-// rows. Thread (g = lane / 4, t = lane % 4) holds of a 16 x 8 block c: rows g (c[0], c[1]) and g + 8 (c[2],
-// c[3]), columns 2 t, 2 t + 1.
+// Tiles of 64 bfloat16 rows in shared memory and their products by a warpgroup, the whole block. Of a 64 x 8 block c a
+// thread (g = lane / 4, t = lane % 4) of warp w holds rows 16 w + g (c[0], c[1]) and 16 w + g + 8 (c[2], c[3]), columns 2 t
+// and 2 t + 1.
 #pragma once
 #include <cmath>
 
 #include "kernels/attention/cuda_tile.cuh"
-#include "kernels/device/tensor_core.cuh"
+#include "kernels/device/warpgroup_weighted.cuh"
 
 namespace weir::cuda {
 
-inline constexpr int kColumns = 64;  // of a tile in shared memory
-inline constexpr int kTensorWarps = 4, kTensorThreads = 32 * kTensorWarps;
+inline constexpr int kTensorThreads = 128;
 inline constexpr float kLog2E = 1.4426950408889634f;
+static_assert(kTile == 64);
 
-template <int kRowTiles, int kColumnTiles>
-using Blocks = float[kRowTiles][kColumnTiles][4];
-// The left operand of a product: kSteps blocks of 16 columns.
-template <int kRowTiles, int kSteps>
-using Weights = uint32_t[kRowTiles][kSteps][4];
+template <int kColumnTiles>
+using Blocks = float[kColumnTiles][4];
+using TileBlocks = Blocks<kTile / 8>;
+// A tile as left operand of products: blocks of 16 columns.
+using Weights = uint32_t[kTile / 16][4];
 
 __device__ inline int Lane() { return static_cast<int>(threadIdx.x) % 32; }
-__device__ inline int Warp() { return static_cast<int>(threadIdx.x) / 32; }
+// Of this thread's rows and columns in a tile.
+__device__ inline int RowOf(int half) { return static_cast<int>(threadIdx.x) / 32 * 16 + half * 8 + Lane() / 4; }
+__device__ inline int ColumnOf(int n, int e) { return n * 8 + Lane() % 4 * 2 + e % 2; }
 
-// kRows rows of kWidth channels, zero where there is none.
-template <int kRows, int kWidth>
+// Rows of kWidth channels, zero where there is none; 64 channels of all rows lie behind each other.
+template <int kWidth>
 __device__ void FetchRows(const HeadRows<BFloat16>& rows, int channels, BFloat16* shared) {
   constexpr int kChunks = kWidth / 8, kStep = kTensorThreads / kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
   const BFloat16* from = rows.data + first * rows.stride + chunk * 8;
   const int live = chunk * 8 < channels ? rows.rows : 0;
+  shared += chunk / 8 * kTile * 64;
 #pragma unroll 4
-  for (int row = first; row < kRows; row += kStep, from += kStep * rows.stride) {
-    CopyAsync(shared + Swizzled<kWidth>(row, chunk), row < live ? from : rows.data, row < live);
+  for (int row = first; row < kTile; row += kStep, from += kStep * rows.stride) {
+    CopyAsync(shared + Swizzled<64>(row, chunk % 8), row < live ? from : rows.data, row < live);
   }
 }
+// What every thread has fetched so far is there, for products too.
+__device__ inline void WaitForRows() {
+  WaitForCopies<0>();
+  FenceAsync();
+  __syncthreads();
+}
 
-// c = a[rows,kWidth] b[columns,kWidth]^T, the rows from `row` of a and from `column` of b.
-template <int kWidth, int kRowTiles, int kColumnTiles>
-__device__ void MultiplyRows(const BFloat16* a, int row, const BFloat16* b, int column,
-                             Blocks<kRowTiles, kColumnTiles>& c) {
-  const int lane = Lane(), a_row = row + lane % 16, b_row = column + lane / 16 * 8 + lane % 8;
+// Uses of c stay where they are.
+template <int kColumnTiles>
+__device__ void Pin(Blocks<kColumnTiles>& c) {
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
+  for (int n = 0; n < kColumnTiles; ++n) {
 #pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) c[m][n][0] = c[m][n][1] = c[m][n][2] = c[m][n][3] = 0;
+    for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(c[n][e])::"memory");
   }
-#pragma unroll 4
+}
+// Returns when all but the newest kPending products are done, with them `sums`.
+template <int kPending, class... Sums>
+__device__ void AwaitProducts(Sums&... sums) {
+  WaitForProducts<kPending>();
+  (Pin(sums), ...);
+}
+
+// Starts c = a b^T of tiles of kWidth channels.
+template <int kWidth>
+__device__ void MultiplyRows(const BFloat16* a, const BFloat16* b, TileBlocks& c) {
+  FenceProducts();
+#pragma unroll
   for (int k = 0; k < kWidth / 16; ++k) {
-    uint32_t left[kRowTiles][4];
-#pragma unroll
-    for (int m = 0; m < kRowTiles; ++m)
-      LoadBlocks(a + Swizzled<kWidth>(a_row + m * 16, 2 * k + lane / 16), left[m]);
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; n += 2) {
-      uint32_t right[4];
-      LoadBlocks(b + Swizzled<kWidth>(b_row + n * 8, 2 * k + lane / 8 % 2), right);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        MultiplyAdd(left[m], {right[0], right[1]}, c[m][n]);
-        MultiplyAdd(left[m], {right[2], right[3]}, c[m][n + 1]);
-      }
+    const int at = k / 4 * kTile * 64 + k % 4 * 16;
+    if (k == 0) {
+      MultiplyColumns(ColumnsDescriptor(a), ColumnsDescriptor(b), c);
+    } else {
+      AddColumns(ColumnsDescriptor(a + at), ColumnsDescriptor(b + at), c);
     }
   }
+  CommitProducts();
 }
 
-// c += w x[columns,kWidth], the rows from `column` of x.
-template <int kWidth, int kRowTiles, int kSteps>
-__device__ void AddWeighted(const Weights<kRowTiles, kSteps>& w, const BFloat16* x, int column,
-                            Blocks<kRowTiles, kWidth / 8>& c) {
-  const int lane = Lane(), x_row = column + lane % 16;
+// Starts c += w x of a tile x of kWidth channels.
+template <int kWidth>
+__device__ void AddWeighted(const Weights& w, const BFloat16* x, Blocks<kWidth / 8>& c) {
+  Pin(c);
+  FenceProducts();
 #pragma unroll
-  for (int k = 0; k < kSteps; ++k) {
-#pragma unroll
-    for (int n = 0; n < kWidth / 8; n += 2) {
-      uint32_t right[4];
-      LoadTransposed(x + Swizzled<kWidth>(x_row + k * 16, n + lane / 16), right[0], right[1], right[2],
-                     right[3]);
-#pragma unroll
-      for (int m = 0; m < kRowTiles; ++m) {
-        MultiplyAdd(w[m][k], {right[0], right[1]}, c[m][n]);
-        MultiplyAdd(w[m][k], {right[2], right[3]}, c[m][n + 1]);
-      }
-    }
-  }
+  for (int k = 0; k < kTile / 16; ++k) MultiplyWeighted(w[k], RowsDescriptor(x + k * 16 * 64, kTile * 64 * 2), c);
+  CommitProducts();
 }
 
 __device__ inline uint32_t PackPair(float low, float high) {
@@ -90,38 +91,28 @@ __device__ inline uint32_t PackPair(float low, float high) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 // Rounded, as left operand of a product.
-template <int kRowTiles, int kColumnTiles>
-__device__ void PackWeights(const Blocks<kRowTiles, kColumnTiles>& c,
-                            Weights<kRowTiles, kColumnTiles / 2>& w) {
+__device__ inline void PackWeights(const TileBlocks& c, Weights& w) {
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-    for (int n = 0; n < kColumnTiles; ++n) {
-      w[m][n / 2][n % 2 * 2] = PackPair(c[m][n][0], c[m][n][1]);
-      w[m][n / 2][n % 2 * 2 + 1] = PackPair(c[m][n][2], c[m][n][3]);
-    }
+  for (int n = 0; n < kTile / 8; ++n) {
+    w[n / 2][n % 2 * 2] = PackPair(c[n][0], c[n][1]);
+    w[n / 2][n % 2 * 2 + 1] = PackPair(c[n][2], c[n][3]);
   }
 }
 
-// The warp's rows c[row] * factor(m, half) to rows `to`, of `rows` the block has.
-template <int kRowTiles, int kColumnTiles, class Factor>
-__device__ void StoreBlocks(const Blocks<kRowTiles, kColumnTiles>& c, const Factor& factor, BFloat16* to,
-                            int64_t stride, int rows, int channels) {
-  const int first = Warp() * kRowTiles * 16 + Lane() / 4;
+// c * factor[half] to the rows from `to` that there are.
+template <int kColumnTiles>
+__device__ void StoreBlocks(const Blocks<kColumnTiles>& c, const float (&factor)[2], BFloat16* to, int64_t stride,
+                            int rows, int channels) {
 #pragma unroll
-  for (int m = 0; m < kRowTiles; ++m) {
+  for (int half = 0; half < 2; ++half) {
+    const int row = RowOf(half);
+    if (row >= rows) continue;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = first + m * 16 + half * 8;
-      if (row >= rows) continue;
-      const float f = factor(m, half);
-#pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-        const int channel = n * 8 + Lane() % 4 * 2;
-        if (channel >= channels) continue;
-        *reinterpret_cast<uint32_t*>(to + row * stride + channel) =
-            PackPair(c[m][n][2 * half] * f, c[m][n][2 * half + 1] * f);
-      }
+    for (int n = 0; n < kColumnTiles; ++n) {
+      const int channel = ColumnOf(n, 0);
+      if (channel >= channels) continue;
+      *reinterpret_cast<uint32_t*>(to + row * stride + channel) =
+          PackPair(c[n][2 * half] * factor[half], c[n][2 * half + 1] * factor[half]);
     }
   }
 }
@@ -141,16 +132,12 @@ struct Scores {
         nat(s.softcap > 0 ? s.softcap : s.scale),
         inner(s.softcap > 0 ? 2 * kLog2E * s.scale / s.softcap : 0.0f) {}
   // tanh(scale / softcap * q . k) with a softcap.
-  template <int kRowTiles, int kColumnTiles>
-  __device__ void Prepare(Blocks<kRowTiles, kColumnTiles>& c) const {
+  __device__ void Prepare(TileBlocks& c) const {
     if (inner == 0) return;
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
-      for (int n = 0; n < kColumnTiles; ++n) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) c[m][n][e] = 1.0f - __fdividef(2.0f, 1.0f + Exp2(c[m][n][e] * inner));
-      }
+      for (int e = 0; e < 4; ++e) c[n][e] = 1.0f - __fdividef(2.0f, 1.0f + Exp2(c[n][e] * inner));
     }
   }
 };
@@ -168,32 +155,25 @@ __device__ inline KeySpan KeysOf(const AttentionShape& s, const AttentionArrays&
           static_cast<int>(s.causal ? position + 1 : s.keys)};
 }
 
-// What a warp's queries see together: some key lies in `any`, all see the keys of `all`.
-struct WarpKeys {
-  KeySpan any, all;
-  __device__ WarpKeys() : any{INT32_MAX, 0}, all{0, INT32_MAX} {}
-  __device__ void Add(const KeySpan& span) {
-    any = {min(any.begin, span.begin), max(any.end, span.end)};
-    all = {max(all.begin, span.begin), min(all.end, span.end)};
-  }
-  __device__ void Join() {
-    any = {__reduce_min_sync(~0u, any.begin), __reduce_max_sync(~0u, any.end)};
-    all = {__reduce_max_sync(~0u, all.begin), __reduce_min_sync(~0u, all.end)};
-  }
-  __device__ bool Misses(int key, int keys) const { return key >= any.end || key + keys <= any.begin; }
-  __device__ bool Covers(int key, int keys) const { return key >= all.begin && key + keys <= all.end; }
+// The keys that all queries of a tile see: two of the queries at every lane.
+class CommonKeys {
+ public:
+  __device__ CommonKeys(const KeySpan& a, const KeySpan& b)
+      : keys_{__reduce_max_sync(~0u, max(a.begin, b.begin)), __reduce_min_sync(~0u, min(a.end, b.end))} {}
+  // The tile of keys from `key`.
+  __device__ bool Cover(int key) const { return key >= keys_.begin && key + kTile <= keys_.end; }
+
+ private:
+  KeySpan keys_;
 };
 
-// Scores of what `visible` (row block, column block, element) denies become -infinity.
-template <int kRowTiles, int kColumnTiles, class Visible>
-__device__ void Hide(const Visible& visible, Blocks<kRowTiles, kColumnTiles>& c) {
+// Scores of what `visible` (column block, element) denies become -infinity.
+template <class Visible>
+__device__ void Hide(const Visible& visible, TileBlocks& c) {
 #pragma unroll
-  for (int n = 0; n < kColumnTiles; ++n) {
+  for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) c[m][n][e] = visible(m, n, e) ? c[m][n][e] : -INFINITY;
-    }
+    for (int e = 0; e < 4; ++e) c[n][e] = visible(n, e) ? c[n][e] : -INFINITY;
   }
 }
 
@@ -206,7 +186,7 @@ void WithWidth(const AttentionShape& s, const Body& body) {
   body(std::integral_constant<int, 256>{});
 }
 
-extern __shared__ __align__(128) unsigned char tensor_shared[];
+extern __shared__ __align__(1024) unsigned char tensor_shared[];
 
 // With `bytes` of dynamic shared memory; of the device at hand, and a process may have several.
 template <class Kernel, class... Arguments>

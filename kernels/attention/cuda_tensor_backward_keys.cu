@@ -6,22 +6,10 @@
 namespace weir::cuda {
 namespace {
 
-// Registers do not hold dk and dv of wide heads: two passes then.
-enum class Pass { kBoth, kKeys, kValues };
-
-template <int kWidth, Pass kPass>
-struct Sizes {
-  static constexpr int kRowTiles = kWidth == 64 ? 2 : 1, kRows = kTensorWarps * 16 * kRowTiles,
-                       kTileSize = kColumns * kWidth;
-  static constexpr int kAtOnce = kWidth == 128 ? 64 : 32;  // columns of a product, as registers allow
-  static constexpr bool kKeys = kPass != Pass::kValues, kValues = kPass != Pass::kKeys;
-  static constexpr int kKeyWidth = kKeys ? kWidth : 16, kValueWidth = kValues ? kWidth : 16;
-};
-
-// lse and delta of a tile's queries, and the keys that they see.
+// lse (times log2(e)) and delta of a tile's queries, and the keys that they see.
 struct QueryStats {
-  float lse[kColumns], delta[kColumns];
-  KeySpan keys[kColumns];
+  float lse[kTile], delta[kTile];
+  KeySpan keys[kTile];
 };
 struct QueryStat {
   float lse = 0, delta = 0;
@@ -62,7 +50,7 @@ class QueryWalk {
       tile_ = run_ == 0 ? first_.begin : second_.begin;
     }
     head = head_;
-    i = QueryTileAt<kColumns>(s, run_, tile_++);
+    i = QueryTileAt(s, run_, tile_++);
     return true;
   }
 
@@ -74,9 +62,9 @@ class QueryWalk {
                                int64_t key, int keys) {
     TileSpan tiles = QueryTilesOf(s, run, key, keys);
     if (a.starts != nullptr && tiles.begin < tiles.end) {
-      const int64_t first = s.first[run], begin = first + tiles.begin * kColumns,
-                    end = first + min(s.run, tiles.end * kColumns);
-      tiles.end = TilesOf(StartedBefore(s, a, batch, begin, end, key + keys) - first, kColumns);
+      const int64_t first = s.first[run], begin = first + tiles.begin * kTile,
+                    end = first + min(s.run, tiles.end * kTile);
+      tiles.end = TilesOf(StartedBefore(s, a, batch, begin, end, key + keys) - first, kTile);
     }
     return {static_cast<int>(tiles.begin), static_cast<int>(tiles.end)};
   }
@@ -86,25 +74,24 @@ class QueryWalk {
   int tile_, run_ = 0;
 };
 
-// A block per tile of keys of a kv head: dk and dv of a warp's rows over (head of the group, tile of queries)
-// in order.
+// Registers do not hold dk and dv of wide heads: two passes then.
+enum class Pass { kBoth, kKeys, kValues };
+
+// A block per tile of keys of a kv head: dk and dv over (head of the group, tile of queries) in order.
 template <int kWidth, Pass kPass>
-__global__ void __launch_bounds__(kTensorThreads)
-    TensorKeyGradientKernel(const __grid_constant__ AttentionShape s,
-                            const __grid_constant__ AttentionArrays a,
-                            const __grid_constant__ AttentionGradients g) {
-  using Size = Sizes<kWidth, kPass>;
-  constexpr int kRowTiles = Size::kRowTiles, kAtOnce = Size::kAtOnce;
+__global__ void __launch_bounds__(kTensorThreads, kWidth <= 128 ? 2 : 1) TensorKeyGradientKernel(
+    const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a,
+    const __grid_constant__ AttentionGradients g) {
+  constexpr int kSize = kTile * kWidth;
+  constexpr bool kKeys = kPass != Pass::kValues, kValues = kPass != Pass::kKeys;
   __shared__ QueryStats stats[2];
   auto* k = reinterpret_cast<BFloat16*>(tensor_shared);
-  BFloat16 *v = k + Size::kRows * kWidth, *q = v + Size::kRows * kWidth, *dy = q + 2 * Size::kTileSize;
-  const int64_t j = static_cast<int64_t>(blockIdx.x) * Size::kRows, kv = blockIdx.y, batch = blockIdx.z;
-  const int d = static_cast<int>(s.d), dv = static_cast<int>(s.dv), first = Warp() * kRowTiles * 16;
-  const int thread = static_cast<int>(threadIdx.x), rows = RowsOfTile(j, s.keys, Size::kRows);
+  BFloat16 *v = k + kSize, *q = v + kSize, *dy = q + 2 * kSize;
+  const int64_t j = static_cast<int64_t>(blockIdx.x) * kTile, kv = blockIdx.y, batch = blockIdx.z;
+  const int d = static_cast<int>(s.d), dv = static_cast<int>(s.dv), thread = static_cast<int>(threadIdx.x);
   const auto fetch = [&](int64_t head, const QueryTile& i, int buffer) {
-    FetchRows<kColumns, kWidth>(RowsOf<BFloat16>(s, a.q, batch, i, head, d), d, q + buffer * Size::kTileSize);
-    FetchRows<kColumns, kWidth>(RowsOf<BFloat16>(s, g.dy, batch, i, head, dv), dv,
-                                dy + buffer * Size::kTileSize);
+    FetchRows<kWidth>(RowsOf<BFloat16>(s, a.q, batch, i, head, d), d, q + buffer * kSize);
+    FetchRows<kWidth>(RowsOf<BFloat16>(s, g.dy, batch, i, head, dv), dv, dy + buffer * kSize);
     QueryStat stat;
     if (thread >= i.rows) return stat;
     const int64_t at = (batch * s.q_heads + head) * s.queries + i.row + thread;
@@ -114,15 +101,15 @@ __global__ void __launch_bounds__(kTensorThreads)
     return stat;
   };
   const auto keep = [&](const QueryStat& stat, int buffer) {
-    if (thread >= kColumns) return;
+    if (thread >= kTile) return;
     stats[buffer].lse[thread] = stat.lse * kLog2E;
     stats[buffer].delta[thread] = stat.delta;
     stats[buffer].keys[thread] = stat.keys;
   };
 
-  FetchRows<Size::kRows, kWidth>(KeyRowsOf<BFloat16>(s, a.k, batch, j, kv, d, Size::kRows), d, k);
-  FetchRows<Size::kRows, kWidth>(KeyRowsOf<BFloat16>(s, a.v, batch, j, kv, dv, Size::kRows), dv, v);
-  QueryWalk walk(s, a, batch, kv, j, Size::kRows);
+  FetchRows<kWidth>(KeyRowsOf<BFloat16>(s, a.k, batch, j, kv, d), d, k);
+  FetchRows<kWidth>(KeyRowsOf<BFloat16>(s, a.v, batch, j, kv, dv), dv, v);
+  QueryWalk walk(s, a, batch, kv, j, kTile);
   int64_t head = 0;
   QueryTile i{};
   bool more = walk.Next(s, head, i);
@@ -130,70 +117,60 @@ __global__ void __launch_bounds__(kTensorThreads)
   CommitCopies();
 
   const Scores scores(s);
-  const int own = static_cast<int>(j) + first;  // the warp's first key
-  Blocks<kRowTiles, Size::kKeyWidth / 8> dk = {};
-  Blocks<kRowTiles, Size::kValueWidth / 8> dvalue = {};
+  const int key = static_cast<int>(j);
+  Blocks<kWidth / 8> dk = {}, dvalue = {};  // the one of another pass is not there
   for (int buffer = 0; more; buffer ^= 1) {
-    WaitForCopies<0>();
-    __syncthreads();
+    WaitForRows();
     more = walk.Next(s, head, i);
     QueryStat next;
     if (more) next = fetch(head, i, buffer ^ 1);
     CommitCopies();
     const QueryStats& of = stats[buffer];
-    const BFloat16 *queries = q + buffer * Size::kTileSize, *gradients = dy + buffer * Size::kTileSize;
-#pragma unroll 1
-    for (int column = 0; column < kColumns; column += kAtOnce) {
-      WarpKeys seen;
-#pragma unroll
-      for (int n = 0; n < kAtOnce; n += 32) seen.Add(of.keys[column + n + Lane()]);
-      seen.Join();
-      if (seen.Misses(own, kRowTiles * 16)) continue;
-      Blocks<kRowTiles, kAtOnce / 8> c, dp;
-      MultiplyRows<kWidth>(k, first, queries, column, c);
-      if constexpr (Size::kKeys) MultiplyRows<kWidth>(v, first, gradients, column, dp);
-      scores.Prepare(c);
-      const int query = column + Lane() % 4 * 2;
-      if (!seen.Covers(own, kRowTiles * 16)) {
-        const int key = own + Lane() / 4;
-        Hide(
-            [&](int m, int n, int e) { return of.keys[query + n * 8 + e % 2].Has(key + m * 16 + e / 2 * 8); },
-            c);
-      }
-      DifferentiateScores(
-          scores, [&](int, int n, int e) { return of.lse[query + n * 8 + e % 2]; },
-          [&](int, int n, int e) { return of.delta[query + n * 8 + e % 2]; }, c, dp);
-      Weights<kRowTiles, kAtOnce / 16> weights;
-      if constexpr (Size::kValues) {
-        PackWeights(c, weights);
-        AddWeighted<kWidth>(weights, gradients, column, dvalue);
-      }
-      if constexpr (Size::kKeys) {
-        PackWeights(dp, weights);
-        AddWeighted<kWidth>(weights, queries, column, dk);
-      }
+    const BFloat16 *queries = q + buffer * kSize, *gradients = dy + buffer * kSize;
+    const auto lse = [&](int n, int e) { return of.lse[ColumnOf(n, e)]; };
+    TileBlocks c, dp;
+    MultiplyRows<kWidth>(k, queries, c);
+    if constexpr (kKeys) MultiplyRows<kWidth>(v, gradients, dp);
+    AwaitProducts<kKeys ? 1 : 0>(c);
+    scores.Prepare(c);
+    if (!CommonKeys(of.keys[Lane()], of.keys[32 + Lane()]).Cover(key)) {
+      Hide([&](int n, int e) { return of.keys[ColumnOf(n, e)].Has(key + RowOf(e / 2)); }, c);
+    }
+    Exponentiate(scores, lse, c);
+    Weights p, ds;
+    if constexpr (kValues) {
+      PackWeights(c, p);
+      AddWeighted<kWidth>(p, gradients, dvalue);
+    }
+    if constexpr (kKeys) {
+      AwaitProducts<kValues ? 1 : 0>(dp);  // they end in the order in which they began
+      Differentiate(scores, lse, [&](int n, int e) { return of.delta[ColumnOf(n, e)]; }, c, dp);
+      PackWeights(dp, ds);
+      AddWeighted<kWidth>(ds, queries, dk);
+    }
+    if constexpr (kPass == Pass::kBoth) {
+      AwaitProducts<0>(dk, dvalue);
+    } else if constexpr (kKeys) {
+      AwaitProducts<0>(dk);
+    } else {
+      AwaitProducts<0>(dvalue);
     }
     if (more) keep(next, buffer ^ 1);
   }
   const int64_t row = (batch * s.keys + j) * s.kv_heads + kv;
-  if constexpr (Size::kKeys) {
-    StoreBlocks(
-        dk, [&](int, int) { return s.scale; }, static_cast<BFloat16*>(g.dk) + row * d, s.kv_heads * d, rows,
-        d);
+  const int rows = RowsOfTile(j, s.keys);
+  if constexpr (kKeys) {
+    StoreBlocks<kWidth / 8>(dk, {s.scale, s.scale}, static_cast<BFloat16*>(g.dk) + row * d, s.kv_heads * d, rows, d);
   }
-  if constexpr (Size::kValues) {
-    StoreBlocks(
-        dvalue, [](int, int) { return 1.0f; }, static_cast<BFloat16*>(g.dv) + row * dv, s.kv_heads * dv, rows,
-        dv);
+  if constexpr (kValues) {
+    StoreBlocks<kWidth / 8>(dvalue, {1, 1}, static_cast<BFloat16*>(g.dv) + row * dv, s.kv_heads * dv, rows, dv);
   }
 }
 
 template <int kWidth, Pass kPass>
-void Launch(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
-            CUstream_st* stream) {
-  using Size = Sizes<kWidth, kPass>;
-  constexpr int kBytes = 2 * (2 * Size::kRows * kWidth + 4 * Size::kTileSize);
-  LaunchTiles(TensorKeyGradientKernel<kWidth, kPass>, KeyGrid(s, Size::kRows), kBytes, stream, s, a, g);
+void Launch(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
+  constexpr int kTiles = 2 + 2 * 2;  // k, v; q and dy twice
+  LaunchTiles(TensorKeyGradientKernel<kWidth, kPass>, KeyGrid(s), kTiles * kTile * kWidth * 2, stream, s, a, g);
 }
 
 }  // namespace

@@ -1,26 +1,36 @@
-// What both gradient kernels make of a block of scores and dp = dy . v.
+// What both gradient kernels make of a tile of scores and of dp = dy . v. lse (times log2(e)) and delta take the column
+// block and the element.
 #pragma once
 #include "kernels/attention/cuda_fragments.cuh"
 
 namespace weir::cuda {
 
-// c -> p = exp(score - lse), dp -> ds / scale = p (dp - delta) slope; zero where the score is hidden. lse
-// (times log2(e)) and delta take the column block n and the element e of row block m.
-template <int kRowTiles, int kColumnTiles, class Lse, class Delta>
-__device__ void DifferentiateScores(const Scores& scores, const Lse& lse, const Delta& delta,
-                                    Blocks<kRowTiles, kColumnTiles>& c, Blocks<kRowTiles, kColumnTiles>& dp) {
+// c -> p = exp(score - lse), zero where the score is hidden.
+template <class Lse>
+__device__ void Exponentiate(const Scores& scores, const Lse& lse, TileBlocks& c) {
 #pragma unroll
-  for (int n = 0; n < kColumnTiles; ++n) {
+  for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
-    for (int m = 0; m < kRowTiles; ++m) {
+    for (int e = 0; e < 4; ++e) c[n][e] = Exp2(fmaf(c[n][e], scores.slope, -lse(n, e)));
+  }
+}
+
+// dp -> ds / scale = p (dp - delta), times 1 - tanh^2 with a softcap: p tells the score.
+template <class Lse, class Delta>
+__device__ void Differentiate(const Scores& scores, const Lse& lse, const Delta& delta, const TileBlocks& p,
+                              TileBlocks& dp) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float score = c[m][n][e], p = Exp2(fmaf(score, scores.slope, -lse(m, n, e)));
-        const float ds = p * (dp[m][n][e] - delta(m, n, e));
-        const float capped = fmaxf(score, -1.0f);  // the tanh of a softcap; a hidden score is -infinity
-        c[m][n][e] = p;
-        dp[m][n][e] = scores.inner == 0 ? ds : ds * fmaf(-capped, capped, 1.0f);
-      }
+  for (int n = 0; n < kTile / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) dp[n][e] = p[n][e] * (dp[n][e] - delta(n, e));
+  }
+  if (scores.inner == 0) return;
+#pragma unroll
+  for (int n = 0; n < kTile / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float tanh = p[n][e] > 0 ? (__log2f(p[n][e]) + lse(n, e)) / scores.slope : 0.0f;
+      dp[n][e] *= fmaf(-tanh, tanh, 1.0f);
     }
   }
 }
