@@ -1,6 +1,6 @@
-// Tiles of 64 bfloat16 rows in shared memory and their products by a warpgroup, the whole block. Of a 64 x 8 block c a
-// thread (g = lane / 4, t = lane % 4) of warp w holds rows 16 w + g (c[0], c[1]) and 16 w + g + 8 (c[2], c[3]), columns 2 t
-// and 2 t + 1.
+// Tiles of 64 bfloat16 rows in shared memory and their products by a warpgroup, the whole block. Of a 64 x 8
+// block c a thread (g = lane / 4, t = lane % 4) of warp w holds rows 16 w + g (c[0], c[1]) and 16 w + g + 8
+// (c[2], c[3]), columns 2 t and 2 t + 1.
 #pragma once
 #include <cmath>
 
@@ -21,7 +21,9 @@ using Weights = uint32_t[kTile / 16][4];
 
 __device__ inline int Lane() { return static_cast<int>(threadIdx.x) % 32; }
 // Of this thread's rows and columns in a tile.
-__device__ inline int RowOf(int half) { return static_cast<int>(threadIdx.x) / 32 * 16 + half * 8 + Lane() / 4; }
+__device__ inline int RowOf(int half) {
+  return static_cast<int>(threadIdx.x) / 32 * 16 + half * 8 + Lane() / 4;
+}
 __device__ inline int ColumnOf(int n, int e) { return n * 8 + Lane() % 4 * 2 + e % 2; }
 
 // Rows of kWidth channels, zero where there is none; 64 channels of all rows lie behind each other.
@@ -35,6 +37,16 @@ __device__ void FetchRows(const HeadRows<BFloat16>& rows, int channels, BFloat16
 #pragma unroll 4
   for (int row = first; row < kTile; row += kStep, from += kStep * rows.stride) {
     CopyAsync(shared + Swizzled<64>(row, chunk % 8), row < live ? from : rows.data, row < live);
+  }
+}
+// kTiles tiles behind each other.
+template <int kWidth, int kTiles>
+__device__ void FetchTiles(const HeadRows<BFloat16>& rows, int channels, BFloat16* shared) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) {
+    const int first = t * kTile < rows.rows ? t * kTile : 0;  // a row that is there
+    FetchRows<kWidth>({rows.data + first * rows.stride, rows.stride, rows.rows - t * kTile}, channels,
+                      shared + t * kTile * kWidth);
   }
 }
 // What every thread has fetched so far is there, for products too.
@@ -52,6 +64,11 @@ __device__ void Pin(Blocks<kColumnTiles>& c) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) asm volatile("" : "+f"(c[n][e])::"memory");
   }
+}
+template <int kTiles, int kColumnTiles>
+__device__ void Pin(Blocks<kColumnTiles> (&c)[kTiles]) {
+#pragma unroll
+  for (int t = 0; t < kTiles; ++t) Pin(c[t]);
 }
 // Returns when all but the newest kPending products are done, with them `sums`.
 template <int kPending, class... Sums>
@@ -82,7 +99,8 @@ __device__ void AddWeighted(const Weights& w, const BFloat16* x, Blocks<kWidth /
   Pin(c);
   FenceProducts();
 #pragma unroll
-  for (int k = 0; k < kTile / 16; ++k) MultiplyWeighted(w[k], RowsDescriptor(x + k * 16 * 64, kTile * 64 * 2), c);
+  for (int k = 0; k < kTile / 16; ++k)
+    MultiplyWeighted(w[k], RowsDescriptor(x + k * 16 * 64, kTile * 64 * 2), c);
   CommitProducts();
 }
 
@@ -101,8 +119,8 @@ __device__ inline void PackWeights(const TileBlocks& c, Weights& w) {
 
 // c * factor[half] to the rows from `to` that there are.
 template <int kColumnTiles>
-__device__ void StoreBlocks(const Blocks<kColumnTiles>& c, const float (&factor)[2], BFloat16* to, int64_t stride,
-                            int rows, int channels) {
+__device__ void StoreBlocks(const Blocks<kColumnTiles>& c, const float (&factor)[2], BFloat16* to,
+                            int64_t stride, int rows, int channels) {
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int row = RowOf(half);
@@ -158,6 +176,7 @@ __device__ inline KeySpan KeysOf(const AttentionShape& s, const AttentionArrays&
 // The keys that all queries of a tile see: two of the queries at every lane.
 class CommonKeys {
  public:
+  __device__ CommonKeys() : keys_{0, 0} {}
   __device__ CommonKeys(const KeySpan& a, const KeySpan& b)
       : keys_{__reduce_max_sync(~0u, max(a.begin, b.begin)), __reduce_min_sync(~0u, min(a.end, b.end))} {}
   // The tile of keys from `key`.

@@ -79,9 +79,10 @@ enum class Pass { kBoth, kKeys, kValues };
 
 // A block per tile of keys of a kv head: dk and dv over (head of the group, tile of queries) in order.
 template <int kWidth, Pass kPass>
-__global__ void __launch_bounds__(kTensorThreads, kWidth <= 128 ? 2 : 1) TensorKeyGradientKernel(
-    const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a,
-    const __grid_constant__ AttentionGradients g) {
+__global__ void __launch_bounds__(kTensorThreads, kWidth <= 128 ? 2 : 1)
+    TensorKeyGradientKernel(const __grid_constant__ AttentionShape s,
+                            const __grid_constant__ AttentionArrays a,
+                            const __grid_constant__ AttentionGradients g) {
   constexpr int kSize = kTile * kWidth;
   constexpr bool kKeys = kPass != Pass::kValues, kValues = kPass != Pass::kKeys;
   __shared__ QueryStats stats[2];
@@ -144,7 +145,8 @@ __global__ void __launch_bounds__(kTensorThreads, kWidth <= 128 ? 2 : 1) TensorK
     }
     if constexpr (kKeys) {
       AwaitProducts<kValues ? 1 : 0>(dp);  // they end in the order in which they began
-      Differentiate(scores, lse, [&](int n, int e) { return of.delta[ColumnOf(n, e)]; }, c, dp);
+      Differentiate(
+          scores, lse, [&](int n, int e) { return of.delta[ColumnOf(n, e)]; }, c, dp);
       PackWeights(dp, ds);
       AddWeighted<kWidth>(ds, queries, dk);
     }
@@ -160,17 +162,21 @@ __global__ void __launch_bounds__(kTensorThreads, kWidth <= 128 ? 2 : 1) TensorK
   const int64_t row = (batch * s.keys + j) * s.kv_heads + kv;
   const int rows = RowsOfTile(j, s.keys);
   if constexpr (kKeys) {
-    StoreBlocks<kWidth / 8>(dk, {s.scale, s.scale}, static_cast<BFloat16*>(g.dk) + row * d, s.kv_heads * d, rows, d);
+    StoreBlocks<kWidth / 8>(dk, {s.scale, s.scale}, static_cast<BFloat16*>(g.dk) + row * d, s.kv_heads * d,
+                            rows, d);
   }
   if constexpr (kValues) {
-    StoreBlocks<kWidth / 8>(dvalue, {1, 1}, static_cast<BFloat16*>(g.dv) + row * dv, s.kv_heads * dv, rows, dv);
+    StoreBlocks<kWidth / 8>(dvalue, {1, 1}, static_cast<BFloat16*>(g.dv) + row * dv, s.kv_heads * dv, rows,
+                            dv);
   }
 }
 
 template <int kWidth, Pass kPass>
-void Launch(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g, CUstream_st* stream) {
+void Launch(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
+            CUstream_st* stream) {
   constexpr int kTiles = 2 + 2 * 2;  // k, v; q and dy twice
-  LaunchTiles(TensorKeyGradientKernel<kWidth, kPass>, KeyGrid(s), kTiles * kTile * kWidth * 2, stream, s, a, g);
+  LaunchTiles(TensorKeyGradientKernel<kWidth, kPass>, KeyGrid(s), kTiles * kTile * kWidth * 2, stream, s, a,
+              g);
 }
 
 }  // namespace

@@ -6,15 +6,16 @@
 namespace weir::cuda {
 namespace {
 
-// A block per tile of queries of a head: dq over tiles of keys in order.
-template <int kWidth>
-__global__ void __launch_bounds__(kTensorThreads, 2) TensorQueryGradientKernel(
-    const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a,
-    const __grid_constant__ AttentionGradients g) {
-  constexpr int kSize = kTile * kWidth;
+// A block per kRowTiles tiles of queries of a head: dq over tiles of keys in order.
+template <int kWidth, int kRowTiles>
+__global__ void __launch_bounds__(kTensorThreads, 2)
+    TensorQueryGradientKernel(const __grid_constant__ AttentionShape s,
+                              const __grid_constant__ AttentionArrays a,
+                              const __grid_constant__ AttentionGradients g) {
+  constexpr int kSize = kTile * kWidth, kRows = kRowTiles * kTile;
   auto* q = reinterpret_cast<BFloat16*>(tensor_shared);
-  BFloat16 *dy = q + kSize, *k = dy + kSize, *v = k + 2 * kSize;
-  const QueryTile i = QueryTileAt(s, gridDim.x - 1 - blockIdx.x);  // the longest rows first
+  BFloat16 *dy = q + kRowTiles * kSize, *k = dy + kRowTiles * kSize, *v = k + 2 * kSize;
+  const QueryTile i = QueryTileAt<kRows>(s, gridDim.x - 1 - blockIdx.x);  // the longest rows first
   const int64_t head = blockIdx.y, batch = blockIdx.z, kv = KvHead(s, head);
   const int d = static_cast<int>(s.d), dv = static_cast<int>(s.dv);
   const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i.position));
@@ -23,46 +24,62 @@ __global__ void __launch_bounds__(kTensorThreads, 2) TensorQueryGradientKernel(
     FetchRows<kWidth>(KeyRowsOf<BFloat16>(s, a.k, batch, tile * kTile, kv, d), d, k + at);
     FetchRows<kWidth>(KeyRowsOf<BFloat16>(s, a.v, batch, tile * kTile, kv, dv), dv, v + at);
   };
-  FetchRows<kWidth>(RowsOf<BFloat16>(s, a.q, batch, i, head, d), d, q);
-  FetchRows<kWidth>(RowsOf<BFloat16>(s, g.dy, batch, i, head, dv), dv, dy);
+  FetchTiles<kWidth, kRowTiles>(RowsOf<BFloat16>(s, a.q, batch, i, head, d), d, q);
+  FetchTiles<kWidth, kRowTiles>(RowsOf<BFloat16>(s, g.dy, batch, i, head, dv), dv, dy);
   if (tiles.begin < tiles.end) fetch(tiles.begin);
   CommitCopies();
 
   const Scores scores(s);
-  const KeySpan keys[2] = {KeysOf(s, a, batch, i, RowOf(0)), KeysOf(s, a, batch, i, RowOf(1))};
-  const CommonKeys common(KeysOf(s, a, batch, i, Lane()), KeysOf(s, a, batch, i, 32 + Lane()));
-  float lse[2] = {}, delta[2] = {};
+  KeySpan keys[kRowTiles][2];
+  CommonKeys common[kRowTiles];
+  float lse[kRowTiles][2] = {}, delta[kRowTiles][2] = {};
   const int64_t stats = (batch * s.q_heads + head) * s.queries + i.row;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (RowOf(half) >= i.rows) continue;
-    lse[half] = a.lse[stats + RowOf(half)] * kLog2E;
-    delta[half] = g.delta[stats + RowOf(half)];
+  for (int t = 0; t < kRowTiles; ++t) {
+    const int first = t * kTile;
+    common[t] = {KeysOf(s, a, batch, i, first + Lane()), KeysOf(s, a, batch, i, first + 32 + Lane())};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + RowOf(half);
+      keys[t][half] = KeysOf(s, a, batch, i, row);
+      if (row >= i.rows) continue;
+      lse[t][half] = a.lse[stats + row] * kLog2E;
+      delta[t][half] = g.delta[stats + row];
+    }
   }
-  const auto lse_of = [&](int, int e) { return lse[e / 2]; };
-  const auto delta_of = [&](int, int e) { return delta[e / 2]; };
-  Blocks<kWidth / 8> dq = {};
+  Blocks<kWidth / 8> dq[kRowTiles] = {};
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     WaitForRows();
     if (tile + 1 < tiles.end) fetch(tile + 1);
     CommitCopies();
     const int key = static_cast<int>(tile) * kTile, at = static_cast<int>(tile % 2) * kSize;
-    TileBlocks c, dp;
-    MultiplyRows<kWidth>(q, k + at, c);
-    MultiplyRows<kWidth>(dy, v + at, dp);
-    AwaitProducts<1>(c);
-    scores.Prepare(c);
-    if (!common.Cover(key)) Hide([&](int n, int e) { return keys[e / 2].Has(key + ColumnOf(n, e)); }, c);
-    Exponentiate(scores, lse_of, c);
-    AwaitProducts<0>(dp);
-    Differentiate(scores, lse_of, delta_of, c, dp);
-    Weights ds;
-    PackWeights(dp, ds);
-    AddWeighted<kWidth>(ds, k + at, dq);
+    Weights ds[kRowTiles];
+#pragma unroll
+    for (int t = 0; t < kRowTiles; ++t) {
+      const auto lse_of = [&](int, int e) { return lse[t][e / 2]; };
+      TileBlocks c, dp;
+      MultiplyRows<kWidth>(q + t * kSize, k + at, c);
+      MultiplyRows<kWidth>(dy + t * kSize, v + at, dp);
+      AwaitProducts<1>(c);
+      scores.Prepare(c);
+      if (!common[t].Cover(key))
+        Hide([&](int n, int e) { return keys[t][e / 2].Has(key + ColumnOf(n, e)); }, c);
+      Exponentiate(scores, lse_of, c);
+      AwaitProducts<0>(dp);
+      Differentiate(
+          scores, lse_of, [&](int, int e) { return delta[t][e / 2]; }, c, dp);
+      PackWeights(dp, ds[t]);
+      AddWeighted<kWidth>(ds[t], k + at, dq[t]);
+    }
     AwaitProducts<0>(dq);
   }
   BFloat16* out = static_cast<BFloat16*>(g.dq) + ((batch * s.queries + i.row) * s.q_heads + head) * d;
-  StoreBlocks<kWidth / 8>(dq, {s.scale, s.scale}, out, s.q_heads * d, i.rows, d);
+#pragma unroll
+  for (int t = 0; t < kRowTiles; ++t) {
+    const int first = t * kTile;
+    StoreBlocks<kWidth / 8>(dq[t], {s.scale, s.scale}, out + first * s.q_heads * d, s.q_heads * d,
+                            i.rows - first, d);
+  }
 }
 
 }  // namespace
@@ -74,8 +91,10 @@ bool SuitsTensorCores(const AttentionShape& s, const AttentionArrays& a, const A
 void TensorQueryGradient(const AttentionShape& s, const AttentionArrays& a, const AttentionGradients& g,
                          CUstream_st* stream) {
   WithWidth(s, [&](auto width) {
-    constexpr int kWidth = decltype(width)::value, kTiles = 2 + 2 * 2;  // q, dy; k and v twice
-    LaunchTiles(TensorQueryGradientKernel<kWidth>, QueryGrid(s), kTiles * kTile * kWidth * 2, stream, s, a, g);
+    constexpr int kWidth = decltype(width)::value, kRowTiles = kWidth == 64 ? 2 : 1;
+    constexpr int kTiles = 2 * kRowTiles + 2 * 2;  // q, dy; k and v twice
+    LaunchTiles(TensorQueryGradientKernel<kWidth, kRowTiles>, QueryGrid(s, kRowTiles * kTile),
+                kTiles * kTile * kWidth * 2, stream, s, a, g);
   });
 }
 

@@ -10,8 +10,8 @@ namespace {
 struct RunningSoftmax {
   float top[2], sum[2];
 
-  // c -> exp(score - top), correction = what earlier results are to be multiplied by; whether some of the warp's are. A
-  // tile without a visible key leaves all as it is.
+  // c -> exp(score - top), correction = what earlier results are to be multiplied by; whether some of the
+  // warp's are. A tile without a visible key leaves all as it is.
   __device__ bool Add(const Scores& scores, TileBlocks& c, float (&correction)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -20,13 +20,15 @@ struct RunningSoftmax {
       for (int n = 0; n < kTile / 8; ++n) joined = fmaxf(joined, fmaxf(c[n][2 * half], c[n][2 * half + 1]));
       joined = fmaxf(joined, __shfl_xor_sync(~0u, joined, 1));
       joined = fmaxf(joined, __shfl_xor_sync(~0u, joined, 2));
-      const float base = joined == -INFINITY ? 0.0f : joined, offset = -base * scores.slope;  // no key seen yet
+      const float base = joined == -INFINITY ? 0.0f : joined,
+                  offset = -base * scores.slope;  // no key seen yet
       correction[half] = Exp2((top[half] - base) * scores.slope);
       float row = 0;
 #pragma unroll
       for (int n = 0; n < kTile / 8; ++n) {
 #pragma unroll
-        for (int e = 2 * half; e < 2 * half + 2; ++e) row += c[n][e] = Exp2(fmaf(c[n][e], scores.slope, offset));
+        for (int e = 2 * half; e < 2 * half + 2; ++e)
+          row += c[n][e] = Exp2(fmaf(c[n][e], scores.slope, offset));
       }
       sum[half] = fmaf(sum[half], correction[half], row);
       top[half] = joined;
@@ -43,14 +45,15 @@ struct RunningSoftmax {
   }
 };
 
-// A block per tile of queries of a head, against tiles of keys in order.
-template <int kWidth>
-__global__ void __launch_bounds__(kTensorThreads, 2) TensorForwardKernel(
-    const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a) {
-  constexpr int kSize = kTile * kWidth;
+// A block per kRowTiles tiles of queries of a head, against tiles of keys in order: one tile's scores are
+// multiplied while the other's are exponentiated, and keys are fetched half as often.
+template <int kWidth, int kRowTiles>
+__global__ void __launch_bounds__(kTensorThreads, 2)
+    TensorForwardKernel(const __grid_constant__ AttentionShape s, const __grid_constant__ AttentionArrays a) {
+  constexpr int kSize = kTile * kWidth, kRows = kRowTiles * kTile;
   auto* q = reinterpret_cast<BFloat16*>(tensor_shared);
-  BFloat16 *k = q + kSize, *v = k + 2 * kSize;
-  const QueryTile i = QueryTileAt(s, gridDim.x - 1 - blockIdx.x);  // the longest rows first
+  BFloat16 *k = q + kRowTiles * kSize, *v = k + 2 * kSize;
+  const QueryTile i = QueryTileAt<kRows>(s, gridDim.x - 1 - blockIdx.x);  // the longest rows first
   const int64_t head = blockIdx.y, batch = blockIdx.z, kv = KvHead(s, head);
   const int d = static_cast<int>(s.d), dv = static_cast<int>(s.dv);
   const TileSpan tiles = KeyTilesOf(s, i, StartOf(s, a, batch, i.position));
@@ -59,51 +62,67 @@ __global__ void __launch_bounds__(kTensorThreads, 2) TensorForwardKernel(
     FetchRows<kWidth>(KeyRowsOf<BFloat16>(s, a.k, batch, tile * kTile, kv, d), d, k + at);
     FetchRows<kWidth>(KeyRowsOf<BFloat16>(s, a.v, batch, tile * kTile, kv, dv), dv, v + at);
   };
-  FetchRows<kWidth>(RowsOf<BFloat16>(s, a.q, batch, i, head, d), d, q);
+  FetchTiles<kWidth, kRowTiles>(RowsOf<BFloat16>(s, a.q, batch, i, head, d), d, q);
   if (tiles.begin < tiles.end) fetch(tiles.begin);
   CommitCopies();
 
   const Scores scores(s);
-  const KeySpan keys[2] = {KeysOf(s, a, batch, i, RowOf(0)), KeysOf(s, a, batch, i, RowOf(1))};
-  const CommonKeys common(KeysOf(s, a, batch, i, Lane()), KeysOf(s, a, batch, i, 32 + Lane()));
-  RunningSoftmax softmax;
+  RunningSoftmax softmax[kRowTiles];
+  KeySpan keys[kRowTiles][2];
+  CommonKeys common[kRowTiles];
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    softmax.top[half] = a.sinks != nullptr ? a.sinks[head] / scores.nat : -INFINITY;
-    softmax.sum[half] = a.sinks != nullptr && Lane() % 4 == 0 ? 1.0f : 0.0f;
+  for (int t = 0; t < kRowTiles; ++t) {
+    const int first = t * kTile;
+    common[t] = {KeysOf(s, a, batch, i, first + Lane()), KeysOf(s, a, batch, i, first + 32 + Lane())};
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      keys[t][half] = KeysOf(s, a, batch, i, first + RowOf(half));
+      softmax[t].top[half] = a.sinks != nullptr ? a.sinks[head] / scores.nat : -INFINITY;
+      softmax[t].sum[half] = a.sinks != nullptr && Lane() % 4 == 0 ? 1.0f : 0.0f;
+    }
   }
-  Blocks<kWidth / 8> y = {};
+  Blocks<kWidth / 8> y[kRowTiles] = {};
   for (int64_t tile = tiles.begin; tile < tiles.end; ++tile) {
     WaitForRows();
     if (tile + 1 < tiles.end) fetch(tile + 1);
     CommitCopies();
     const int key = static_cast<int>(tile) * kTile, at = static_cast<int>(tile % 2) * kSize;
-    TileBlocks c;
-    MultiplyRows<kWidth>(q, k + at, c);
-    AwaitProducts<0>(c);
-    scores.Prepare(c);
-    if (!common.Cover(key)) Hide([&](int n, int e) { return keys[e / 2].Has(key + ColumnOf(n, e)); }, c);
-    float correction[2];
-    if (softmax.Add(scores, c, correction)) {
+    TileBlocks c[kRowTiles];
+    Weights p[kRowTiles];
 #pragma unroll
-      for (int n = 0; n < kWidth / 8; ++n) {
+    for (int t = 0; t < kRowTiles; ++t) MultiplyRows<kWidth>(q + t * kSize, k + at, c[t]);
 #pragma unroll
-        for (int e = 0; e < 4; ++e) y[n][e] *= correction[e / 2];
+    for (int t = 0; t < kRowTiles; ++t) {
+      AwaitProducts<kRowTiles - 1>(c[t]);  // products end in the order in which they began
+      scores.Prepare(c[t]);
+      if (!common[t].Cover(key))
+        Hide([&](int n, int e) { return keys[t][e / 2].Has(key + ColumnOf(n, e)); }, c[t]);
+      float correction[2];
+      if (softmax[t].Add(scores, c[t], correction)) {
+#pragma unroll
+        for (int n = 0; n < kWidth / 8; ++n) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) y[t][n][e] *= correction[e / 2];
+        }
       }
+      PackWeights(c[t], p[t]);
+      AddWeighted<kWidth>(p[t], v + at, y[t]);
     }
-    Weights p;
-    PackWeights(c, p);
-    AddWeighted<kWidth>(p, v + at, y);
     AwaitProducts<0>(y);
   }
-  softmax.Finish();
   BFloat16* out = static_cast<BFloat16*>(a.y) + ((batch * s.queries + i.row) * s.q_heads + head) * dv;
-  StoreBlocks<kWidth / 8>(y, {1.0f / softmax.sum[0], 1.0f / softmax.sum[1]}, out, s.q_heads * dv, i.rows, dv);
-  if (a.lse == nullptr || Lane() % 4 != 0) return;
-  float* lse = a.lse + (batch * s.q_heads + head) * s.queries + i.row;
+  float* lse = a.lse == nullptr ? nullptr : a.lse + (batch * s.q_heads + head) * s.queries + i.row;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    if (RowOf(half) < i.rows) lse[RowOf(half)] = fmaf(softmax.top[half], scores.nat, logf(softmax.sum[half]));
+  for (int t = 0; t < kRowTiles; ++t) {
+    softmax[t].Finish();
+    StoreBlocks<kWidth / 8>(y[t], {1.0f / softmax[t].sum[0], 1.0f / softmax[t].sum[1]},
+                            out + t * kTile * s.q_heads * dv, s.q_heads * dv, i.rows - t * kTile, dv);
+    if (lse == nullptr || Lane() % 4 != 0) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = t * kTile + RowOf(half);
+      if (row < i.rows) lse[row] = fmaf(softmax[t].top[half], scores.nat, logf(softmax[t].sum[half]));
+    }
   }
 }
 
@@ -116,8 +135,10 @@ bool SuitsTensorCores(const AttentionShape& s, const AttentionArrays& a) {
 
 void TensorForward(const AttentionShape& s, const AttentionArrays& a, CUstream_st* stream) {
   WithWidth(s, [&](auto width) {
-    constexpr int kWidth = decltype(width)::value, kTiles = 1 + 2 * 2;  // q; k and v twice
-    LaunchTiles(TensorForwardKernel<kWidth>, QueryGrid(s), kTiles * kTile * kWidth * 2, stream, s, a);
+    constexpr int kWidth = decltype(width)::value, kRowTiles = kWidth <= 128 ? 2 : 1;
+    constexpr int kTiles = kRowTiles + 2 * 2;  // q; k and v twice
+    LaunchTiles(TensorForwardKernel<kWidth, kRowTiles>, QueryGrid(s, kRowTiles * kTile),
+                kTiles * kTile * kWidth * 2, stream, s, a);
   });
 }
 

@@ -1,5 +1,5 @@
-// What both gradient kernels make of a tile of scores and of dp = dy . v. lse (times log2(e)) and delta take the column
-// block and the element.
+// What both gradient kernels make of a tile of scores and of dp = dy . v. lse (times log2(e)) and delta take
+// the column block and the element.
 #pragma once
 #include "kernels/attention/cuda_fragments.cuh"
 

@@ -1,13 +1,13 @@
-// Products of a warpgroup for attention: sums and the left operand's registers lie as those of m16n8k16 products do, warp
-// w of the warpgroup with rows [16 w, 16 w + 16): c[n][e] is row lane / 4 + 8 (e / 2), column 8 n + 2 (lane % 4) + e % 2.
+// Products of a warpgroup for attention. Sums and the left operand's registers lie as those of m16n8k16 products do, warp w
+// with rows [16 w, 16 w + 16): c[n][e] is row lane / 4 + 8 (e / 2), column 8 n + 2 (lane % 4) + e % 2.
 // Source: PTX ISA, "Asynchronous Warpgroup Level Matrix Instructions".
 #pragma once
 #include "kernels/device/warpgroup.cuh"
 
 namespace weir::cuda {
 
-// An operand of rows of 64 neighbouring bfloat16 channels (128 bytes, swizzled as the copy engine does) of which the 16 from
-// `shared` are multiplied: the first row is aligned to 1024 bytes, `shared` lies 0, 32, 64 or 96 bytes behind it.
+// An operand of rows of 64 neighbouring bfloat16 channels (128 bytes, swizzled as the copy engine does), 16 of which are
+// multiplied, those from `shared`. The first row is aligned to 1024 bytes, `shared` lies 0, 32, 64 or 96 bytes behind it.
 __device__ inline uint64_t ColumnsDescriptor(const void* shared) {
   constexpr uint64_t kSwizzle128 = 1, kEightRows = 1024;
   return kSwizzle128 << 62 | kEightRows >> 4 << 32 | uint64_t{1} << 16 | (SharedAddress(shared) & 0x3ffff) >> 4;
