@@ -184,12 +184,25 @@ cublasStatus_t Run(CudaStream& queue, const GemmCall& g, const cublasLtMatmulAlg
                         static_cast<size_t>(kWorkspaceBytes), queue.stream);
 }
 
-// Rows of C that are columns of A: those beyond the last multiple of 8 are summed apart, one chain each, as
-// the library's kernels for other lengths add in another order. Strips of a weight's gradient begin at
-// multiples, so theirs are the same.
-void MultiplyColumns(CudaStream& queue, const GemmCall& call, void* workspace) {
+// Where contiguous axes of C or A end beyond a multiple of 8 the library takes kernels that may add in another
+// order. So what is beyond is summed apart, one chain an element: strips begin at multiples, and theirs is the same.
+constexpr int64_t kWhole = 8;
+
+void MultiplyByColumns(CudaStream& queue, const GemmCall& call, void* workspace) {
   GemmCall body = call, rest = call;
-  body.m = call.m / 8 * 8;
+  body.n = call.n / kWhole * kWhole;
+  rest.n = call.n - body.n;
+  rest.b.data = static_cast<const std::byte*>(call.b.data) +
+                BytesOf(call.b.dtype, body.n * (call.b.transposed ? call.b.stride : 1));
+  rest.c = static_cast<std::byte*>(call.c) + BytesOf(call.c_dtype, body.n);
+  if (call.bias != nullptr) rest.bias = call.bias + body.n;
+  Gemm(queue, body, workspace);
+  SimtGemm(rest, queue.stream);
+}
+
+void MultiplyByRows(CudaStream& queue, const GemmCall& call, void* workspace) {
+  GemmCall body = call, rest = call;
+  body.m = call.m / kWhole * kWhole;
   rest.m = call.m - body.m;
   rest.a.data = static_cast<const std::byte*>(call.a.data) + BytesOf(call.a.dtype, body.m);
   rest.c = static_cast<std::byte*>(call.c) + BytesOf(call.c_dtype, body.m * call.c_stride);
@@ -227,7 +240,8 @@ void Gemm(CudaStream& queue, const GemmCall& call, void* workspace) {
   if (call.m == 0 || call.n == 0) return;
   const bool bf16 = call.a.dtype == DType::kBFloat16 && call.b.dtype == DType::kBFloat16;
   if (!bf16 || call.k == 0) return SimtGemm(call, queue.stream);
-  if (call.a.transposed && call.m % 8 != 0) return MultiplyColumns(queue, call, workspace);
+  if (call.n % kWhole != 0) return MultiplyByColumns(queue, call, workspace);
+  if (call.a.transposed && call.m % kWhole != 0) return MultiplyByRows(queue, call, workspace);
   const cublasLtMatmulAlgo_t* algorithm = AlgorithmFor(queue, call);
   cublasStatus_t status =
       algorithm == nullptr ? CUBLAS_STATUS_NOT_SUPPORTED : Run(queue, call, *algorithm, workspace);
