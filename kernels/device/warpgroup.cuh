@@ -35,13 +35,14 @@ __device__ inline void WaitBarrier(uint64_t* barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// Arrives at the barrier at this place in block `rank` of the cluster.
+// Arrives at the barrier at this place in block `rank` of the cluster: what this thread's products read may be overwritten. Orders
+// no other memory of the cluster, for a release at that scope is compiled to a fence of all memory (MEMBAR.ALL.GPU).
 __device__ inline void ArriveAt(uint64_t* barrier, uint32_t rank) {
   asm volatile(
       "{\n"
       ".reg .b32 remote;\n"
       "mapa.shared::cluster.u32 remote, %0, %1;\n"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];\n"
       "}" ::"r"(SharedAddress(barrier)),
       "r"(rank)
       : "memory");
@@ -94,6 +95,13 @@ __device__ inline uint64_t RowsDescriptor(const void* shared, uint32_t box_bytes
   constexpr uint64_t kSwizzle128 = 1, kEightRows = 1024;
   return kSwizzle128 << 62 | kEightRows >> 4 << 32 | static_cast<uint64_t>(box_bytes >> 4) << 16 |
          (SharedAddress(shared) & 0x3ffff) >> 4;
+}
+
+// An operand whose rows are each 64 neighbouring bfloat16 values of k (128 bytes, swizzled likewise), row after row. Steps of
+// 16 along k are 32 bytes apart. `shared` is aligned to 1024 bytes plus whole steps.
+__device__ inline uint64_t ColumnsDescriptor(const void* shared) {
+  constexpr uint64_t kSwizzle128 = 1, kEightRows = 1024;
+  return kSwizzle128 << 62 | kEightRows >> 4 << 32 | 1u << 16 | (SharedAddress(shared) & 0x3ffff) >> 4;
 }
 
 __device__ inline void FenceProducts() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }

@@ -6,13 +6,6 @@
 
 namespace weir::cuda {
 
-// An operand of rows of 64 neighbouring bfloat16 channels (128 bytes, swizzled as the copy engine does), 16 of which are
-// multiplied, those from `shared`. The first row is aligned to 1024 bytes, `shared` lies 0, 32, 64 or 96 bytes behind it.
-__device__ inline uint64_t ColumnsDescriptor(const void* shared) {
-  constexpr uint64_t kSwizzle128 = 1, kEightRows = 1024;
-  return kSwizzle128 << 62 | kEightRows >> 4 << 32 | uint64_t{1} << 16 | (SharedAddress(shared) & 0x3ffff) >> 4;
-}
-
 // c[64,64] = a[64,16] b[64,16]^T, both in shared memory by rows of 64 channels (ColumnsDescriptor); and +=.
 __device__ inline void MultiplyColumns(uint64_t a, uint64_t b, float (&c)[8][4]) {
   asm volatile(
