@@ -42,6 +42,10 @@ void SortRoutes(const int64_t* ids, const RouteChunk& chunk, const RouteTable& t
 void GatherRows(const void* from, const int64_t* routes, int64_t rows, int64_t k, int64_t bytes,
                 void* out, CUstream_st* stream);
 
+// The same of a chunk's tokens, each read once: out[row of (token, slot)] = from[token].
+void SpreadRows(const void* from, const RouteTable& table, const RouteChunk& chunk, int64_t bytes,
+                void* out, CUstream_st* stream);
+
 struct Gate {
   GateActivation kind;
   float alpha, beta, limit;

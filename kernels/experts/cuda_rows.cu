@@ -1,106 +1,81 @@
+#include <cmath>
+#include <type_traits>
+
 #include "kernels/device/group.cuh"
 #include "kernels/device/launch.cuh"
-#include "kernels/device/numbers.cuh"
-#include "kernels/experts/cuda.h"
+#include "kernels/experts/gate.cuh"
 
 namespace weir::cuda {
 namespace {
 
-// act(g) and its derivative (kernels/experts/activation.h).
-__device__ void Activate(const Gate& gate, float g, float& value, float& slope) {
-  switch (gate.kind) {
-    case GateActivation::kGelu: {
-      const float phi = 0.5f * (1.0f + erff(g * 0.7071067811865476f));
-      value = g * phi;
-      slope = fmaf(g * expf(-0.5f * g * g), 0.3989422804014327f, phi);
-      return;
-    }
-    case GateActivation::kGeluTanh: {
-      const float t = tanhf(0.7978845608028654f * fmaf(0.044715f * g * g, g, g));
-      const float inner = 0.7978845608028654f * fmaf(3 * 0.044715f * g, g, 1.0f);
-      value = 0.5f * g * (1.0f + t);
-      slope = 0.5f * (1.0f + t) + 0.5f * g * (1.0f - t * t) * inner;
-      return;
-    }
-    case GateActivation::kRelu:
-      value = g > 0 ? g : 0.0f;
-      slope = g > 0 ? 1.0f : 0.0f;
-      return;
-    default: {
-      const float s = 1.0f / (1.0f + expf(-gate.alpha * g));
-      value = g * s;
-      slope = s * (1.0f + gate.alpha * g * (1.0f - s));
-    }
-  }
+// Of the row's expert, among those of all experts.
+__device__ const float* BiasOf(const ExpertRows& x, const float* bias, int64_t row, int64_t width) {
+  return bias == nullptr ? nullptr : bias + x.ids[RouteAt(x.routes, row)] * width;
+}
+// A pair of pre-activations, the activation and its slope. kPlain: swiglu of bfloat16 without
+// biases and clamps.
+template <bool kPlain>
+__device__ Pair PairAt(const Gate& gate, const float* bias, int64_t width, float g, float u) {
+  if constexpr (kPlain) return Pair(g, u);
+  return Pair(gate, g + BiasAt(bias, 0), u + BiasAt(bias, bias == nullptr ? 0 : width));
+}
+template <bool kPlain>
+__device__ void ActivateAt(const Gate& gate, float g, float& value, float& slope) {
+  kPlain ? ActivateSwiglu(gate.alpha, g, value, slope) : Activate(gate, g, value, slope);
 }
 
-// A pre-activation pair with its biases, clamped; what was clamped passes no gradient.
-struct Pair {
-  float g, u;
-  bool stop_g, stop_u;
-
-  __device__ Pair(const Gate& gate, float raw_g, float raw_u) {
-    stop_g = raw_g > gate.limit;
-    stop_u = fabsf(raw_u) > gate.limit;
-    g = stop_g ? gate.limit : raw_g;
-    u = stop_u ? copysignf(gate.limit, raw_u) : raw_u;
-  }
-};
-
-__device__ int64_t RouteAt(const int64_t* routes, int64_t row) {
-  return routes == nullptr ? row : routes[row];
-}
-__device__ float BiasAt(const float* bias, int64_t at) { return bias == nullptr ? 0.0f : bias[at]; }
-
-template <class T, int kSize>
-__global__ void GatedForwardKernel(ExpertRows x, Gate gate) {
-  const T* gate_up = static_cast<const T*>(x.gate_up);
-  T* a = static_cast<T*>(x.a);
-  const int64_t packs = x.i / kSize;
-  for (int64_t at = FirstIndex(); at < x.rows * packs; at += IndexStride()) {
-    const int64_t row = at / packs, j = at % packs * kSize;
-    const int64_t bias =
-        x.gate_up_bias == nullptr ? 0 : x.ids[RouteAt(x.routes, row)] * 2 * x.i + j;
-    const auto g = *reinterpret_cast<const Pack<T, kSize>*>(gate_up + row * 2 * x.i + j);
-    const auto u = *reinterpret_cast<const Pack<T, kSize>*>(gate_up + row * 2 * x.i + x.i + j);
-    Pack<T, kSize> out;
+// A warp per row.
+template <class T, int kSize, bool kPlain>
+__global__ void __launch_bounds__(kThreads) GatedForwardKernel(ExpertRows x, Gate gate) {
+  using Values = Pack<T, kSize>;
+  for (int64_t row = FirstIndex() / kWarp; row < x.rows; row += IndexStride() / kWarp) {
+    const T* gate_up = static_cast<const T*>(x.gate_up) + row * 2 * x.i;
+    T* a = static_cast<T*>(x.a) + row * x.i;
+    const float* bias = BiasOf(x, x.gate_up_bias, row, 2 * x.i);
+#pragma unroll 1
+    for (int64_t j = threadIdx.x % kWarp * kSize; j < x.i; j += kWarp * kSize) {
+      const auto g = *reinterpret_cast<const Values*>(gate_up + j);
+      const auto u = *reinterpret_cast<const Values*>(gate_up + x.i + j);
+      Values out;
 #pragma unroll
-    for (int p = 0; p < kSize; ++p) {
-      const Pair pair(gate, ToFloat(g.at[p]) + BiasAt(x.gate_up_bias, bias + p),
-                      ToFloat(u.at[p]) + BiasAt(x.gate_up_bias, bias + x.i + p));
-      float value, slope;
-      Activate(gate, pair.g, value, slope);
-      out.at[p] = FromFloat<T>(value * (pair.u + gate.beta));
+      for (int p = 0; p < kSize; ++p) {
+        const Pair pair = PairAt<kPlain>(gate, bias == nullptr ? nullptr : bias + j + p, x.i,
+                                         ToFloat(g.at[p]), ToFloat(u.at[p]));
+        float value, slope;
+        ActivateAt<kPlain>(gate, pair.g, value, slope);
+        out.at[p] = FromFloat<T>(value * (pair.u + gate.beta));
+      }
+      *reinterpret_cast<Values*>(a + j) = out;
     }
-    *reinterpret_cast<Pack<T, kSize>*>(a + row * x.i + j) = out;
   }
 }
 
-// A block per row.
-template <class T, int kSize>
-__global__ void __launch_bounds__(kThreads)
+// A warp per row.
+template <class T, int kSize, bool kPlain>
+__global__ void __launch_bounds__(kThreads, 4)
     GatedBackwardKernel(ExpertRows x, Gate gate, GatedGradient grad) {
   using Values = Pack<T, kSize>;
-  for (int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t row = FirstIndex() / kWarp; row < x.rows; row += IndexStride() / kWarp) {
     const int64_t route = RouteAt(x.routes, row);
-    const int64_t expert = x.ids == nullptr ? 0 : x.ids[route];
     const float weight = grad.weights[route];
     T* gate_up = static_cast<T*>(x.gate_up) + row * 2 * x.i;
     T* a = static_cast<T*>(x.a) + row * x.i;
     const T* da = static_cast<const T*>(grad.da) + row * x.i;
-    const float* gate_up_bias =
-        x.gate_up_bias == nullptr ? nullptr : x.gate_up_bias + expert * 2 * x.i;
+    const float* gate_up_bias = BiasOf(x, x.gate_up_bias, row, 2 * x.i);
     float sum = 0;
-    for (int64_t j = static_cast<int64_t>(threadIdx.x) * kSize; j < x.i; j += kThreads * kSize) {
+#pragma unroll 1  // fewer registers, more warps that wait for memory
+    for (int64_t j = lane * kSize; j < x.i; j += kWarp * kSize) {
       auto g = *reinterpret_cast<const Values*>(gate_up + j);
       auto u = *reinterpret_cast<const Values*>(gate_up + x.i + j);
       auto d = *reinterpret_cast<const Values*>(da + j);
 #pragma unroll
       for (int p = 0; p < kSize; ++p) {
-        const Pair pair(gate, ToFloat(g.at[p]) + BiasAt(gate_up_bias, j + p),
-                        ToFloat(u.at[p]) + BiasAt(gate_up_bias, x.i + j + p));
+        const Pair pair =
+            PairAt<kPlain>(gate, gate_up_bias == nullptr ? nullptr : gate_up_bias + j + p, x.i,
+                           ToFloat(g.at[p]), ToFloat(u.at[p]));
         float value, slope;
-        Activate(gate, pair.g, value, slope);
+        ActivateAt<kPlain>(gate, pair.g, value, slope);
         const float up = pair.u + gate.beta, own = ToFloat(d.at[p]), scaled = weight * own;
         sum = fmaf(value * up, own, sum);
         d.at[p] = FromFloat<T>(weight * (value * up));
@@ -111,13 +86,12 @@ __global__ void __launch_bounds__(kThreads)
       *reinterpret_cast<Values*>(gate_up + j) = g;
       *reinterpret_cast<Values*>(gate_up + x.i + j) = u;
     }
-    if (x.down_bias != nullptr) {
+    if (const float* down_bias = BiasOf(x, x.down_bias, row, x.h)) {
       const T* dy = static_cast<const T*>(grad.dy) + row * x.h;
-      for (int64_t j = threadIdx.x; j < x.h; j += kThreads)
-        sum = fmaf(ToFloat(dy[j]), x.down_bias[expert * x.h + j], sum);
+      for (int64_t j = lane; j < x.h; j += kWarp) sum = fmaf(ToFloat(dy[j]), down_bias[j], sum);
     }
-    sum = Reduce<kThreads>(sum, SumStep());
-    if (threadIdx.x == 0) grad.dweights[route] = sum;
+    sum = Reduce<kWarp>(sum, SumStep());
+    if (lane == 0) grad.dweights[route] = sum;
   }
 }
 
@@ -129,6 +103,20 @@ __global__ void GatherRowsKernel(const U* from, const int64_t* routes, int64_t r
   for (int64_t row = FirstIndex() / kWarp; row < rows; row += warps) {
     const U* source = from + routes[row] / k * width;
     for (int64_t j = threadIdx.x % kWarp; j < width; j += kWarp) out[row * width + j] = source[j];
+  }
+}
+
+// A block per token of the chunk: read once, written for each slot.
+template <class U>
+__global__ void SpreadRowsKernel(const U* from, const int64_t* routes, const int64_t* row_at,
+                                 int64_t tokens, int64_t k, int64_t width, U* out) {
+  for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
+    const int64_t* rows = row_at + t * k;
+    const U* token = from + routes[rows[0]] / k * width;
+    for (int64_t j = threadIdx.x; j < width; j += blockDim.x) {
+      const U value = token[j];
+      for (int64_t slot = 0; slot < k; ++slot) out[rows[slot] * width + j] = value;
+    }
   }
 }
 
@@ -192,46 +180,68 @@ constexpr int PackOf() {
   return 16 / static_cast<int>(sizeof(T));
 }
 
+// Calls launch(what one thread moves at a time).
+template <class Launch>
+void WithUnit(int64_t bytes, bool aligned, const Launch& launch) {
+  bytes % 16 == 0 && aligned ? launch(uint4{}) : launch(uint16_t{});
+}
+// Calls launch(T{}, size of a pack, kPlain).
+template <class Launch>
+void WithGate(const ExpertRows& x, const Gate& gate, bool aligned, const Launch& launch) {
+  WithFloatType(x.dtype, [&](auto type) {
+    using T = decltype(type);
+    constexpr int kPack = PackOf<T>();
+    if (x.i % kPack != 0 || !aligned)
+      return launch(type, std::integral_constant<int, 1>{}, std::false_type{});
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (gate.kind == GateActivation::kSwiglu && x.gate_up_bias == nullptr &&
+          std::isinf(gate.limit))
+        return launch(type, std::integral_constant<int, kPack>{}, std::true_type{});
+    }
+    launch(type, std::integral_constant<int, kPack>{}, std::false_type{});
+  });
+}
+
 }  // namespace
 
 void GatherRows(const void* from, const int64_t* routes, int64_t rows, int64_t k, int64_t bytes,
                 void* out, CUstream_st* stream) {
   if (rows * bytes == 0) return;
-  const auto launch = [&](auto unit) {
+  WithUnit(bytes, IsAligned(from) && IsAligned(out), [&](auto unit) {
     using U = decltype(unit);
     GatherRowsKernel<U><<<BlocksFor(rows * kWarp), kThreads, 0, stream>>>(
         static_cast<const U*>(from), routes, rows, k, bytes / static_cast<int64_t>(sizeof(U)),
         static_cast<U*>(out));
-  };
-  if (bytes % 16 == 0 && IsAligned(from) && IsAligned(out)) return launch(uint4{});
-  launch(uint16_t{});
+  });
+}
+
+void SpreadRows(const void* from, const RouteTable& table, const RouteChunk& chunk, int64_t bytes,
+                void* out, CUstream_st* stream) {
+  if (chunk.routes() * bytes == 0) return;
+  WithUnit(bytes, IsAligned(from) && IsAligned(out), [&](auto unit) {
+    using U = decltype(unit);
+    SpreadRowsKernel<U><<<BlocksFor(chunk.tokens, 1), kThreads, 0, stream>>>(
+        static_cast<const U*>(from), table.routes, table.row_at, chunk.tokens, chunk.k,
+        bytes / static_cast<int64_t>(sizeof(U)), static_cast<U*>(out));
+  });
 }
 
 void GatedForward(const ExpertRows& x, const Gate& gate, CUstream_st* stream) {
   if (x.rows * x.i == 0) return;
-  WithFloatType(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    constexpr int kPack = PackOf<T>();
-    const bool packed = x.i % kPack == 0 && IsAligned(x.gate_up) && IsAligned(x.a);
-    if (packed)
-      return GatedForwardKernel<T, kPack>
-          <<<BlocksFor(x.rows * x.i / kPack), kThreads, 0, stream>>>(x, gate);
-    GatedForwardKernel<T, 1><<<BlocksFor(x.rows * x.i), kThreads, 0, stream>>>(x, gate);
+  WithGate(x, gate, IsAligned(x.gate_up) && IsAligned(x.a), [&](auto type, auto pack, auto plain) {
+    GatedForwardKernel<decltype(type), pack(), plain()>
+        <<<BlocksFor(x.rows * kWarp), kThreads, 0, stream>>>(x, gate);
   });
 }
 
 void GatedBackward(const ExpertRows& x, const Gate& gate, const GatedGradient& g,
                    CUstream_st* stream) {
   if (x.rows == 0) return;
-  WithFloatType(x.dtype, [&](auto type) {
-    using T = decltype(type);
-    constexpr int kPack = PackOf<T>();
-    const unsigned blocks = BlocksFor(x.rows, 1);
-    const bool packed =
-        x.i % kPack == 0 && IsAligned(x.gate_up) && IsAligned(x.a) && IsAligned(g.da);
-    if (packed) return GatedBackwardKernel<T, kPack><<<blocks, kThreads, 0, stream>>>(x, gate, g);
-    GatedBackwardKernel<T, 1><<<blocks, kThreads, 0, stream>>>(x, gate, g);
-  });
+  WithGate(x, gate, IsAligned(x.gate_up) && IsAligned(x.a) && IsAligned(g.da),
+           [&](auto type, auto pack, auto plain) {
+             GatedBackwardKernel<decltype(type), pack(), plain()>
+                 <<<BlocksFor(x.rows * kWarp), kThreads, 0, stream>>>(x, gate, g);
+           });
 }
 
 void FoldSlots(const FoldRows& f, const RouteChunk& chunk, CUstream_st* stream) {
