@@ -20,14 +20,41 @@ CudaExpertBatch::CudaExpertBatch(const Shape& shape, WorkspaceLayout& layout) : 
   gemm_ = layout.Take<std::byte>(cuda::GemmWorkspaceBytes(shape_.dtype));
 }
 
-void CudaExpertBatch::Multiply(std::span<const ExpertRange> experts, const std::byte* rows,
-                               const Operand& matrix, std::byte* out) {
+cuda::GroupedProduct CudaExpertBatch::Grouped(std::span<const ExpertRange> experts,
+                                              const Rows& rows, const std::byte* a,
+                                              const Operand& operand) {
+  grouped_.clear();
+  for (const ExpertRange& e : experts) grouped_.push_back({e.begin, e.end, e.*operand.matrix});
+  return {.experts = grouped_.data(),
+          .count = std::ssize(grouped_),
+          .n = operand.n,
+          .k = operand.k,
+          .rows_of_k = !operand.transposed,
+          .a = a,
+          .rows = rows.count};
+}
+
+bool CudaExpertBatch::CanGroup(const cuda::GroupedProduct& product) const {
+  return shape_.dtype == DType::kBFloat16 && weights_ == DType::kBFloat16 &&
+         cuda::CanGroup(product);
+}
+
+// The activation in the product's own launch.
+bool CudaExpertBatch::CanFuse(const cuda::GroupedProduct& product) const {
+  return shape_.layer.activation.kind == GateActivation::kSwiglu && shape_.layer.i % 8 == 0 &&
+         CanGroup(product);
+}
+
+void CudaExpertBatch::Multiply(std::span<const ExpertRange> experts, const Rows& rows,
+                               const std::byte* a, const Operand& matrix, std::byte* out) {
+  const cuda::GroupedProduct product = Grouped(experts, rows, a, matrix);
+  if (CanGroup(product)) return cuda::MultiplyGrouped(product, out, queue_->stream);
   for (const ExpertRange& e : experts) {
     cuda::Gemm(*queue_,
                {.m = e.end - e.begin,
                 .n = matrix.n,
                 .k = matrix.k,
-                .a = {rows + At(e.begin * matrix.k), shape_.dtype, matrix.k},
+                .a = {a + At(e.begin * matrix.k), shape_.dtype, matrix.k},
                 .b = {e.*matrix.matrix, weights_, matrix.transposed ? matrix.k : matrix.n,
                       matrix.transposed},
                 .c = out + At(e.begin * matrix.n),
@@ -52,9 +79,23 @@ cuda::ExpertRows CudaExpertBatch::View(const Rows& rows) const {
 
 void CudaExpertBatch::Forward(std::span<const ExpertRange> experts, const Rows& rows) {
   const int64_t h = shape_.layer.h, i = shape_.layer.i;
-  Multiply(experts, rows.x, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
-  cuda::GatedForward(View(rows), GateOf(shape_.layer.activation), queue_->stream);
-  Multiply(experts, a_, {&ExpertRange::down, true, h, i}, rows.x);
+  const Operand gate_up{&ExpertRange::gate_up, true, 2 * i, h};
+  cuda::GroupedProduct product = Grouped(experts, rows, rows.x, gate_up);
+  if (rows.tokens != nullptr) {
+    product.a = rows.tokens;
+    product.routes = rows.routes;
+    product.top_k = rows.top_k;
+  }
+  if (CanFuse(product)) {
+    cuda::MultiplyGated(product, View(rows), GateOf(shape_.layer.activation), queue_->stream);
+  } else {
+    if (rows.tokens != nullptr)
+      cuda::GatherRows(rows.tokens, rows.routes, rows.count, rows.top_k, At(h), rows.x,
+                       queue_->stream);
+    Multiply(experts, rows, rows.x, gate_up, gate_up_);
+    cuda::GatedForward(View(rows), GateOf(shape_.layer.activation), queue_->stream);
+  }
+  Multiply(experts, rows, a_, {&ExpertRange::down, true, h, i}, rows.x);
 }
 
 // a holds the activation times the router's weight, so that dy^T a is ddown and dy stays as it
@@ -62,16 +103,16 @@ void CudaExpertBatch::Forward(std::span<const ExpertRange> experts, const Rows& 
 void CudaExpertBatch::Differentiate(std::span<const ExpertRange> experts, const Rows& rows,
                                     float* dweights) {
   const int64_t h = shape_.layer.h, i = shape_.layer.i;
-  Multiply(experts, rows.x, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
-  Multiply(experts, rows.dy, {&ExpertRange::down, false, i, h}, da_);
+  Multiply(experts, rows, rows.x, {&ExpertRange::gate_up, true, 2 * i, h}, gate_up_);
+  Multiply(experts, rows, rows.dy, {&ExpertRange::down, false, i, h}, da_);
   cuda::GatedBackward(View(rows), GateOf(shape_.layer.activation),
                       {.da = da_, .dy = rows.dy, .weights = rows.weights, .dweights = dweights},
                       queue_->stream);
 }
 
 void CudaExpertBatch::InputGradient(std::span<const ExpertRange> experts, const Rows& rows) {
-  Multiply(experts, gate_up_, {&ExpertRange::gate_up, false, shape_.layer.h, 2 * shape_.layer.i},
-           rows.x);
+  Multiply(experts, rows, gate_up_,
+           {&ExpertRange::gate_up, false, shape_.layer.h, 2 * shape_.layer.i}, rows.x);
 }
 
 void CudaExpertBatch::AddUnits(const UnitBatch& batch, const std::byte* dy, int64_t outputs,

@@ -1,10 +1,12 @@
 #pragma once
 #include <span>
+#include <vector>
 
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/workspace_layout.h"
 #include "kernels/experts/cuda.h"
 #include "kernels/experts/expert_rows.h"
+#include "kernels/experts/grouped.h"
 #include "kernels/experts/unit_table.h"
 #include "kernels/experts/weight_gradient.h"
 
@@ -25,8 +27,9 @@ struct UnitBatch {
   std::span<const RowBlock> units;
 };
 
-// Rows on their way through their experts on one GPU: what lies between x and y, and the products
-// of each expert's rows with cuBLASLt. A row has the same bits in any batch.
+// Rows on their way through their experts on one GPU: what lies between x and y. In bfloat16 with
+// widths that are multiples of 8 the products are grouped (kernels/experts/grouped.h), else each
+// expert's are cuBLASLt's. A row has the same bits in any batch.
 class CudaExpertBatch {
  public:
   struct Shape {
@@ -43,6 +46,9 @@ class CudaExpertBatch {
     const std::byte* dy;  // backward
     const int64_t *ids, *routes;
     const float *gate_up_bias, *down_bias, *weights;
+    // Forward may read a row at its token, route / top_k of these; x is room for y alone then.
+    const std::byte* tokens = nullptr;
+    int64_t top_k = 1;
   };
   CudaExpertBatch(const Shape& shape, WorkspaceLayout& layout);
 
@@ -63,8 +69,13 @@ class CudaExpertBatch {
     bool transposed;
     int64_t n, k;
   };
-  void Multiply(std::span<const ExpertRange> experts, const std::byte* rows, const Operand& matrix,
-                std::byte* out);
+  // Of `operand` with rows at `a`; its list of experts is grouped_.
+  cuda::GroupedProduct Grouped(std::span<const ExpertRange> experts, const Rows& rows,
+                               const std::byte* a, const Operand& operand);
+  bool CanGroup(const cuda::GroupedProduct& product) const;
+  bool CanFuse(const cuda::GroupedProduct& product) const;
+  void Multiply(std::span<const ExpertRange> experts, const Rows& rows, const std::byte* a,
+                const Operand& matrix, std::byte* out);
   cuda::ExpertRows View(const Rows& rows) const;
   void AddUnits(const UnitBatch& batch, const std::byte* dy, int64_t outputs, const std::byte* x,
                 int64_t inputs, float* dw);
@@ -72,6 +83,7 @@ class CudaExpertBatch {
 
   const Shape shape_;
   std::byte *gate_up_, *a_, *da_ = nullptr, *gemm_;
+  std::vector<cuda::GroupedExpert> grouped_;
   CudaStream* queue_ = nullptr;
   DType weights_ = DType::kUndefined;
 };

@@ -169,8 +169,7 @@ CudaExpertBatch::Rows CudaExperts::RowsOf(const Chunk& chunk) const {
 }
 
 void CudaExperts::Gather(const Chunk& chunk, const Tensor& from, std::byte* to) {
-  cuda::GatherRows(from.bytes, b_.table.routes, chunk.routes.routes(), s_.k, At(s_.h), to,
-                   queue_.stream);
+  cuda::SpreadRows(from.bytes, b_.table, chunk.routes, At(s_.h), to, queue_.stream);
 }
 
 void CudaExperts::Fold(const Chunk& chunk, const float* weights, const float* bias,
@@ -187,13 +186,15 @@ void CudaExperts::Fold(const Chunk& chunk, const float* weights, const float* bi
                   chunk.routes, queue_.stream);
 }
 
-// The rows of x give way to those of y.
+// The rows of x, where the products want them beside each other, give way to those of y.
 void CudaExperts::Forward() {
   if (s_.k == 0) Fill(c_.outputs[0].bytes, 0, c_.outputs[0].size_bytes(), queue_);
   for (const Chunk& chunk : chunks_) {
     Sort(chunk);
-    Gather(chunk, c_.inputs[0], b_.x);
-    b_.batch.Forward(chunk.experts, RowsOf(chunk));
+    CudaExpertBatch::Rows rows = RowsOf(chunk);
+    rows.tokens = c_.inputs[0].bytes;
+    rows.top_k = s_.k;
+    b_.batch.Forward(chunk.experts, rows);
     Fold(chunk, Floats(2), Floats(6), c_.outputs[0]);
   }
 }

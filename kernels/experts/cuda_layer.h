@@ -28,8 +28,8 @@ struct CudaRouteCounts {
 // [E, ...] gradients among the outputs of ExpertsGradient, zeroed where no accumulator came.
 ExpertGradients CudaGradientOutputs(const KernelContext& c);
 
-// Experts and ExpertsGradient on one GPU: routes are sorted on the device, each expert's products
-// are cuBLASLt's. One small download of route counts per launch (and so one wait) sizes them.
+// Experts and ExpertsGradient on one GPU: routes are sorted on the device. One small download of
+// route counts per launch (and so one wait) sizes them.
 class CudaExperts {
  public:
   static int64_t WorkspaceBytes(const CudaExpertsShape& shape, DType dtype, ExpertsPass pass);

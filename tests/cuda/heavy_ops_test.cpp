@@ -186,9 +186,13 @@ TEST_F(CudaHeavy, AWrongLabelIsNamed) {
   EXPECT_NE(error.find("label 5 at position 2"), std::string::npos) << error;
 }
 
-Inputs ExpertInputs(DType dtype, int64_t n, bool gradient) {
-  const int64_t k = 3, e = 8, h = 136, i = 72;
-  Inputs in = {Draw({n, h}, 1, dtype),           Ids({n, k}, e - 1, 2),
+struct ExpertWidths {
+  int64_t e, h, i;
+};
+Inputs ExpertInputs(DType dtype, Array<float> ids, const ExpertWidths& widths, bool gradient) {
+  const auto [e, h, i] = widths;
+  const int64_t n = ids.dims[0], k = ids.dims[1];
+  Inputs in = {Draw({n, h}, 1, dtype),           std::move(ids),
                Draw({n, k}, 3, DType::kFloat32), Draw({e, 2 * i, h}, 4, dtype, 0.1f),
                Draw({e, h, i}, 5, dtype, 0.1f),  Draw({e, 2 * i}, 6, DType::kFloat32),
                Draw({e, h}, 7, DType::kFloat32)};
@@ -196,6 +200,9 @@ Inputs ExpertInputs(DType dtype, int64_t n, bool gradient) {
   in.push_back(Draw({n, h}, 8, dtype));
   for (size_t p = 3; p < 7; ++p) in.push_back(Draw(in[p].dims, 9, DType::kFloat32));
   return in;
+}
+Inputs ExpertInputs(DType dtype, int64_t n, bool gradient) {
+  return ExpertInputs(dtype, Ids({n, 3}, 7, 2), {8, 136, 72}, gradient);
 }
 // The activation is smooth where inputs lie, so that a rounding moves no gradient across a clamp.
 const Attributes kExperts = {{"alpha", 1.702}, {"beta", 1.0}, {"unit_rows", int64_t{20}}};
@@ -210,6 +217,50 @@ TEST_F(CudaHeavy, ExpertsMatchFloat64) {
     ExpectClose(RunOpOnGpu("ExpertsGradient", backward, 6, kExperts),
                 RunReference("ExpertsGradient", backward, 6, kExperts), Share(dtype),
                 name + " gradient");
+  }
+}
+
+// One slot a token: expert e gets rows[e] tokens, dealt in turns while it has any left.
+Array<float> DealtIds(std::vector<int64_t> rows) {
+  Array<float> ids{.dtype = DType::kInt64, .dims = {0, 1}, .f = {}, .i = {}};
+  for (bool dealt = true; dealt;) {
+    dealt = false;
+    for (size_t e = 0; e < rows.size(); ++e) {
+      if (rows[e]-- <= 0) continue;
+      ids.i.push_back(static_cast<int64_t>(e));
+      dealt = true;
+    }
+  }
+  ids.dims[0] = std::ssize(ids.i);
+  return ids;
+}
+
+// Products come in tiles of 128 rows and 256 columns (128 of gate and of up), weight gradients in tiles of 192 or 176 columns:
+// experts that fill some, one, or none; widths that are whole tiles, whole steps of k, or neither; more experts than a launch
+// takes.
+TEST_F(CudaHeavy, GroupedExpertsMatchFloat64) {
+  const std::vector<int64_t> uneven = {300, 0, 1, 129, 128, 64, 65};
+  std::vector<int64_t> many;
+  for (int64_t e = 0; e < 70; ++e) many.push_back(e * 37 % 40);
+  struct {
+    std::vector<int64_t> rows;
+    int64_t h, i, unit_rows;
+    const char* activation;
+  } const cases[] = {{uneven, 256, 256, 20, "swiglu"}, {uneven, 328, 264, 150, "swiglu"}, {uneven, 64, 192, 64, "gelu"},
+                     {uneven, 576, 184, 256, "swiglu"}, {uneven, 8, 8, 20, "swiglu"},     {many, 72, 40, 20, "swiglu"},
+                     {{200, 200}, 72, 72, 20, "gelu_tanh"}};
+  for (const auto& c : cases) {
+    const std::string name = StrCat(c.activation, " ", c.rows.size(), " experts ", c.h, ",", c.i);
+    const ExpertWidths widths{std::ssize(c.rows), c.h, c.i};
+    Attributes attributes = kExperts;
+    attributes.Set("activation", std::string(c.activation));
+    attributes.Set("unit_rows", c.unit_rows);
+    const Inputs forward = ExpertInputs(DType::kBFloat16, DealtIds(c.rows), widths, false),
+                 backward = ExpertInputs(DType::kBFloat16, DealtIds(c.rows), widths, true);
+    ExpectClose(RunOpOnGpu("Experts", forward, 1, attributes), RunReference("Experts", forward, 1, attributes),
+                Share(DType::kBFloat16), name);
+    ExpectClose(RunOpOnGpu("ExpertsGradient", backward, 6, attributes),
+                RunReference("ExpertsGradient", backward, 6, attributes), Share(DType::kBFloat16), name + " gradient");
   }
 }
 
