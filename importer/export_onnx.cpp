@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "graph/error.h"
-#include "importer/data_file.h"
+#include "importer/external_data_file.h"
 #include "importer/importer.h"
 #include "importer/tensor_proto.h"
 #include "importer/tensor_walk.h"
@@ -134,7 +134,7 @@ class Exporter {
   fs::path source_, target_;
   std::shared_ptr<onnx::ModelProto> model_;
   ExternalData external_;
-  DataFile data_;
+  ExternalDataFile data_;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ std::shared_ptr<onnx::ModelProto> ParseModel(const std::filesystem::path& path) 
   google::protobuf::LogSilencer silence;  // the error below says it
   auto model = std::make_shared<onnx::ModelProto>();
   const bool parsed = model->ParseFromArray(file->bytes().data(), static_cast<int>(size));
+  MappedFile::CheckUnchanged();
   WEIR_CHECK(parsed && model->has_graph(), ErrorCode::kInvalidModel, path,
              " is not an ONNX model or is truncated (", size, " bytes)");
   return model;

@@ -8,7 +8,8 @@
 namespace weir {
 
 // Writes a file beside its target and moves it there whole on Commit: readers see the old file or
-// the new one, never a part. Without Commit nothing is left behind.
+// the new one, never a part. Without Commit nothing is left behind; what a killed process left is
+// removed by the next writer of the same target.
 class OutputFile {
  public:
   explicit OutputFile(std::filesystem::path target);  // throws IoError

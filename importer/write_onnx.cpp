@@ -4,7 +4,7 @@
 
 #include "graph/error.h"
 #include "graph/op_schema.h"
-#include "importer/data_file.h"
+#include "importer/external_data_file.h"
 #include "importer/importer.h"
 #include "importer/metadata.h"
 
@@ -194,7 +194,7 @@ class Writer {
     if (total > options.inline_limit_bytes) {
       threshold = std::min(threshold, WriteOnnxOptions().external_threshold_bytes);
     }
-    DataFile file(
+    ExternalDataFile file(
         path, options.data_file.empty() ? path.filename().string() + ".data" : options.data_file);
     for (const Stored& tensor : tensors_) {
       if (std::ssize(tensor.data->bytes()) > threshold) {

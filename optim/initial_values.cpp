@@ -8,6 +8,7 @@
 #include "graph/parameter.h"
 #include "graph/parameter_lines.h"
 #include "graph_passes/parameter_kind.h"
+#include "importer/mapped_file.h"
 #include "optim/held_state.h"
 #include "optim/random.h"
 
@@ -54,6 +55,7 @@ void LoadParameters(const Graph& graph, const InitOptions& init, const Parameter
       write(*parameter, first, values);
     }
   }
+  MappedFile::CheckUnchanged();
 }
 
 }  // namespace weir

@@ -53,6 +53,7 @@ class JsonlTokens : public TokenFile {
       rest.remove_prefix(std::min(end + 1, rest.size()));
       if (text.find_first_not_of(" \t\r") != text.npos) AddLine(line, text);
     }
+    file->CheckWhole();
     WEIR_CHECK(!lines_.empty(), ErrorCode::kInvalidArgument, "data file '", path_, "' has no line; expected one JSON object a line");
     WEIR_CHECK(std::ranges::count(predicted_, 1) > 0, ErrorCode::kInvalidArgument, "data file '", path_,
                "': no token is to be predicted; every \"completion\" is empty, every label is -100 or every weight is 0");

@@ -86,6 +86,18 @@ TEST_F(Interrupted, AFullDiskIsToldByWhoMetItNotByItsPeers) {
   }
 }
 
+TEST_F(Interrupted, AFullDiskLeavesNoPartOfAModel) {
+  const fs::path disk = folder_ / "disk", log = folder_ / "log";
+  fs::create_directories(disk);
+  const std::string mount = "unshare -rm sh -c 'mount -t tmpfs -o size=300k none " + disk.string();
+  if (std::system((mount + "' >/dev/null 2>&1").c_str()) != 0) GTEST_SKIP() << "no file systems may be mounted here";
+  const std::string rewrite = WEIR_PROGRAM " rewrite " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx -o " + (disk / "x.onnx").string();
+  EXPECT_EQ(ExitOf(StartShell(mount + " && " + rewrite + "; echo code $?; ls -A " + disk.string() + "' >" + log.string() + " 2>&1")), 0);
+  const std::string text = Slurp(log);
+  EXPECT_NE(text.find("No space left on device"), std::string::npos) << text;
+  EXPECT_TRUE(text.ends_with("code 1\n")) << "nothing is left there: " << text;
+}
+
 TEST_F(Interrupted, AHangupIsAnsweredAtOnceAndStopsTheRun) {
   const fs::path log = folder_ / "log";
   const auto hang_up = [&](const std::string& out, const std::string& before, const std::string& flags) {

@@ -17,10 +17,10 @@ enum class Lifetime { kStable, kTemporary };
 // The external data file of a model being written. Stable bytes at one address are stored once
 // however many tensors share them. No file appears before the first tensor, none is in place before
 // Commit.
-class DataFile {
+class ExternalDataFile {
  public:
   // `location` is a plain file name beside `model`.
-  DataFile(const std::filesystem::path& model, std::string location);
+  ExternalDataFile(const std::filesystem::path& model, std::string location);
 
   // Stores `bytes` and makes `tensor` refer to them; its inline fields and old references go.
   void Store(std::span<const std::byte> bytes, Lifetime lifetime, onnx::TensorProto& tensor);
@@ -39,7 +39,7 @@ class DataFile {
 void ClearValues(onnx::TensorProto& tensor);
 
 // Moves a finished model and its data file into place, data first.
-void CommitModel(const onnx::ModelProto& model, DataFile& data,
+void CommitModel(const onnx::ModelProto& model, ExternalDataFile& data,
                  const std::filesystem::path& target);
 
 }  // namespace weir

@@ -1,9 +1,10 @@
-#include "importer/data_file.h"
+#include "importer/external_data_file.h"
 
 #include <limits>
 
 #include "graph/error.h"
 #include "importer/external_data.h"
+#include "importer/mapped_file.h"
 
 namespace weir {
 namespace fs = std::filesystem;
@@ -22,14 +23,14 @@ void AddEntry(onnx::TensorProto& tensor, const char* key, std::string value) {
 
 }  // namespace
 
-DataFile::DataFile(const fs::path& model, std::string location) : location_(std::move(location)) {
+ExternalDataFile::ExternalDataFile(const fs::path& model, std::string location) : location_(std::move(location)) {
   WEIR_CHECK(location_.find('/') == std::string::npos, ErrorCode::kInvalidArgument, "data file '",
              location_, "' must be a plain file name: it is kept in the folder of the model");
   CheckLocation(location_, "data file of " + model.string());
   path_ = model.parent_path() / location_;
 }
 
-int64_t DataFile::Append(std::span<const std::byte> bytes, Lifetime lifetime) {
+int64_t ExternalDataFile::Append(std::span<const std::byte> bytes, Lifetime lifetime) {
   const std::pair key(bytes.data(), bytes.size());
   const auto shared = offsets_.find(key);
   if (lifetime == Lifetime::kStable && shared != offsets_.end()) return shared->second;
@@ -41,7 +42,7 @@ int64_t DataFile::Append(std::span<const std::byte> bytes, Lifetime lifetime) {
   return offset;
 }
 
-void DataFile::Store(std::span<const std::byte> bytes, Lifetime lifetime,
+void ExternalDataFile::Store(std::span<const std::byte> bytes, Lifetime lifetime,
                      onnx::TensorProto& tensor) {
   const int64_t offset = Append(bytes, lifetime);
   ClearValues(tensor);
@@ -51,7 +52,7 @@ void DataFile::Store(std::span<const std::byte> bytes, Lifetime lifetime,
   AddEntry(tensor, "length", std::to_string(bytes.size()));
 }
 
-void DataFile::Commit() {
+void ExternalDataFile::Commit() {
   if (file_ != nullptr) file_->Commit();
 }
 
@@ -66,12 +67,13 @@ void ClearValues(onnx::TensorProto& tensor) {
   tensor.clear_data_location();
 }
 
-void CommitModel(const onnx::ModelProto& model, DataFile& data, const fs::path& target) {
+void CommitModel(const onnx::ModelProto& model, ExternalDataFile& data, const fs::path& target) {
   WEIR_CHECK(model.ByteSizeLong() <= std::numeric_limits<int32_t>::max(),
              ErrorCode::kInvalidArgument, "the graph of ", target, " takes ", model.ByteSizeLong(),
              " bytes without its weights; ONNX files end at 2 GiB");
   OutputFile file(target);
   file.Write(model.SerializeAsString());
+  MappedFile::CheckUnchanged();
   data.Commit();
   file.Commit();
 }
