@@ -11,21 +11,23 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
-#include <filesystem>
 #include <optional>
+#include <utility>
 
 #include "backend/cpu/frame_socket.h"
+#include "backend/launch_folder.h"
 #include "backend/rank_environment.h"
 #include "graph/error.h"
 
 namespace weir {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 constexpr int kForwarded[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1};
 // One Ctrl-C may come twice: `timeout` signals its child and then the child's group.
 constexpr auto kSameInterrupt = std::chrono::milliseconds(500);
+// Between two looks at the ranks; ten times as long and the launcher was stopped itself.
+constexpr auto kLook = std::chrono::milliseconds(200);
 
 // Signals wait in a descriptor instead of interrupting; the mask of before returns at the end.
 class SignalQueue {
@@ -51,23 +53,6 @@ class SignalQueue {
  private:
   sigset_t before_;
   Descriptor queue_;
-};
-
-// A folder for the rendezvous file, removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_((fs::temp_directory_path() / "weir-ranks-XXXXXX").string()) {
-    WEIR_CHECK(mkdtemp(path_.data()) != nullptr, ErrorCode::kIoError, "cannot create a folder like '", path_, "': ",
-               std::strerror(errno));
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 void WriteAll(const std::string& text) {
@@ -103,7 +88,8 @@ struct Child {
   pid_t pid = 0;
   Descriptor stderr_pipe;
   std::string line;  // begun and not ended yet
-  bool running = true;
+  bool running = true, stopped = false;
+  Clock::duration still = {};  // since it was stopped, while others ran
   std::optional<Clock::time_point> deadline = {};  // since another failed
   int stage = 0;  // 1: was sent SIGTERM, 2: SIGKILL
 };
@@ -120,6 +106,7 @@ class Launcher {
       TellHeld(Clock::now() - kSameWords);
       while (const auto signal = signals_.Next()) HandleSignal(*signal);
       Reap();
+      WatchStopped();
       Escalate();
     }
     for (Child& child : children_) ForwardLines(child);
@@ -132,7 +119,8 @@ class Launcher {
     Variables variables = ProcessVariables();
     variables["WEIR_RANK"] = variables["WEIR_LOCAL_RANK"] = std::to_string(rank);
     variables["WEIR_WORLD_SIZE"] = variables["WEIR_LOCAL_SIZE"] = std::to_string(options_.ranks);
-    variables["WEIR_RENDEZVOUS"] = folder_.path() + "/rank0";
+    variables["WEIR_RENDEZVOUS"] = folder_.rendezvous();
+    if (rank == 0 && stderr_.open()) variables[kLauncherStderr] = std::to_string(stderr_.get());
     std::vector<std::string> entries;
     for (const auto& [name, value] : variables) entries.push_back(name + "=" + value);
     std::vector<char*> environment, arguments;
@@ -153,8 +141,9 @@ class Launcher {
 
   // In the child; only calls that are safe between fork and exec.
   [[noreturn]] void Become(int64_t rank, pid_t parent, int error_pipe, char** arguments, char** environment) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    prctl(PR_SET_PDEATHSIG, rank == 0 ? LauncherDeathSignal() : SIGKILL);
     if (getppid() != parent) _exit(1);
+    if (rank == 0) fcntl(stderr_.get(), F_SETFD, 0);
     setpgid(0, 0);  // the terminal's Ctrl-C reaches the launcher only, which passes it on
     if (!OwnsTerminal(rank)) dup2(error_pipe, STDERR_FILENO);
     sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
@@ -177,7 +166,7 @@ class Launcher {
     for (const Child& child : children_) {
       if (child.stderr_pipe.open()) wait.push_back({child.stderr_pipe.get(), POLLIN, 0});
     }
-    poll(wait.data(), wait.size(), 200);
+    poll(wait.data(), wait.size(), static_cast<int>(kLook.count()));
   }
 
   void ForwardLines(Child& child) {
@@ -254,20 +243,45 @@ class Launcher {
   void Reap() {
     for (Child& child : children_) {
       int status = 0;
-      if (!child.running || waitpid(child.pid, &status, WNOHANG) != child.pid) continue;
+      if (!child.running || waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != child.pid) continue;
+      child.stopped = WIFSTOPPED(status);
+      child.still = {};
+      if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
       child.running = false;
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       if (code == 0) continue;
+      if (code != kExitPeerFailed) TellUnmet(child, EndedBy(status));
       if (!failed_) Fail(WIFSIGNALED(status) || code == kExitPeerFailed);
       if (code == kExitPeerFailed) {
         peer_failed_ = true;
         continue;
       }
       if (child.stage == 0 && WIFSIGNALED(status)) {
-        Say(child, StrCat("was ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")"));
+        Say(child, EndedBy(status));
       }
       if (code == 127) Say(child, "could not be started: " + options_.program);
       if (!first_failure_ && child.stage == 0) first_failure_ = code;
+    }
+  }
+
+  static std::string EndedBy(int status) {
+    if (WIFSIGNALED(status)) return StrCat("was ended by signal ", WTERMSIG(status), " (", strsignal(WTERMSIG(status)), ")");
+    return StrCat("ended with exit code ", WEXITSTATUS(status));
+  }
+
+  // Ranks that have met know each other's hearts; those that have not would wait for `child` until the start's time is over.
+  void TellUnmet(const Child& child, const std::string& what) const {
+    WriteLostRank(folder_.rendezvous(), {child.rank, StrCat("it ", what, " (pid ", child.pid, ") before all ranks had come")});
+  }
+
+  // A rank that is stopped alone. Where all stand still, or this process did, somebody suspended the run and may go on with it.
+  void WatchStopped() {
+    const auto ran = std::min<Clock::duration>(Clock::now() - std::exchange(looked_, Clock::now()), 10 * kLook);
+    if (std::ranges::all_of(children_, [](const Child& child) { return child.stopped || !child.running; })) return;
+    for (Child& child : children_) {
+      if (!child.running || !child.stopped) continue;
+      child.still += ran;
+      if (child.still >= options_.silence) TellUnmet(child, StrCat("has been stopped for ", options_.silence.count() / 1e3, " s"));
     }
   }
 
@@ -301,7 +315,9 @@ class Launcher {
   }
 
   const LaunchOptions& options_;
-  TemporaryFolder folder_;
+  const LaunchFolder folder_;
+  const Descriptor stderr_{fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 3)};
+  Clock::time_point looked_ = Clock::now();
   SignalQueue signals_;
   std::vector<Child> children_;
   std::deque<Message> held_, told_;  // of other ranks, of rank 0; oldest first

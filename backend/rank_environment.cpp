@@ -102,14 +102,34 @@ RankEnvironment ReadPmi(const Reader& env) {
 
 // A batch script and an interactive shell carry their job's SLURM variables without being one of its tasks: srun alone
 // gives a number to the step.
-bool IsSlurmTask(const Reader& env) {
+bool IsSlurmStep(const Reader& env) {
   constexpr size_t kDigitsOfSpecialSteps = 10;  // 4294967291: the batch script itself, ...290: an interactive shell
   const std::string step = env.First({"SLURM_STEP_ID", "SLURM_STEPID"});
-  return env.Has("SLURM_PROCID") && (env.Has("SLURM_STEP_NUM_TASKS") || env.Has("SLURM_NTASKS")) && !step.empty() && step.size() < kDigitsOfSpecialSteps;
+  return env.Has("SLURM_PROCID") && !step.empty() && step.size() < kDigitsOfSpecialSteps;
+}
+
+bool IsSlurmTask(const Reader& env) { return IsSlurmStep(env) && (env.Has("SLURM_STEP_NUM_TASKS") || env.Has("SLURM_NTASKS")); }
+
+// Half of a launcher's variables would start this rank as a run of its own. A world of one needs no launcher.
+void CheckNoHalf(const Reader& env) {
+  const auto whole = [&](const char* rank, const char* size, bool rank_alone, bool size_alone, const std::string& also = "") {
+    WEIR_CHECK(size_alone || env.Has(rank) || !env.Has(size), ErrorCode::kInvalidArgument, size, "=", env.Text(size), " is set, but ", rank, " is not; set ", rank,
+               also, " for each rank, or unset ", size, " to run alone");
+    WEIR_CHECK(rank_alone || env.Has(size) || !env.Has(rank), ErrorCode::kInvalidArgument, rank, "=", env.Text(rank), " is set, but ", size, " is not; set ", size,
+               ", or unset ", rank, " to run alone");
+  };
+  const bool placed = env.Has("LOCAL_RANK") || env.Has("LOCAL_WORLD_SIZE") || env.Has("MASTER_ADDR");
+  whole("RANK", "WORLD_SIZE", env.Has("RANK") && env.Int("RANK") == 0 && !placed, env.Has("WORLD_SIZE") && env.Int("WORLD_SIZE") <= 1, " (and MASTER_ADDR, MASTER_PORT)");
+  whole("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", false, false);
+  whole("PMI_RANK", "PMI_SIZE", false, false);
+  WEIR_CHECK(!IsSlurmStep(env), ErrorCode::kInvalidArgument, "SLURM_PROCID=", env.Text("SLURM_PROCID"), " and SLURM_STEP_ID=", env.First({"SLURM_STEP_ID", "SLURM_STEPID"}),
+             " are set, but neither SLURM_STEP_NUM_TASKS nor SLURM_NTASKS is; start with srun, or unset SLURM_PROCID to run alone");
 }
 
 std::optional<RankEnvironment> ReadLauncher(const Reader& env) {
   if (env.Has("WEIR_RANK")) {
+    WEIR_CHECK(env.Has("WEIR_WORLD_SIZE"), ErrorCode::kInvalidArgument, "WEIR_RANK=", env.Text("WEIR_RANK"),
+               " is set, but WEIR_WORLD_SIZE is not; `weir train --ranks` sets both: unset WEIR_RANK to run alone");
     return RankEnvironment{.rank = env.Int("WEIR_RANK"), .world = env.Int("WEIR_WORLD_SIZE"),
                            .local_rank = env.Int("WEIR_LOCAL_RANK"), .local_size = env.Int("WEIR_LOCAL_SIZE"),
                            .launcher = "weir"};
@@ -118,11 +138,7 @@ std::optional<RankEnvironment> ReadLauncher(const Reader& env) {
   if (env.Has("OMPI_COMM_WORLD_RANK") && env.Has("OMPI_COMM_WORLD_SIZE")) return ReadOpenMpi(env);
   if (IsSlurmTask(env)) return ReadSlurm(env);
   if (env.Has("PMI_RANK") && env.Has("PMI_SIZE")) return ReadPmi(env);
-  // Half of torchrun's variables would start this rank as a run of its own.
-  WEIR_CHECK(env.Has("RANK") || !env.Has("WORLD_SIZE") || env.Int("WORLD_SIZE") <= 1, ErrorCode::kInvalidArgument, "WORLD_SIZE=", env.Text("WORLD_SIZE"),
-             " is set, but RANK is not; set RANK (and MASTER_ADDR, MASTER_PORT) for each rank, or unset WORLD_SIZE to run alone");
-  WEIR_CHECK(env.Has("WORLD_SIZE") || !env.Has("RANK") || env.Int("RANK") == 0, ErrorCode::kInvalidArgument, "RANK=", env.Text("RANK"),
-             " is set, but WORLD_SIZE is not; set WORLD_SIZE, or unset RANK to run alone");
+  CheckNoHalf(env);
   return std::nullopt;
 }
 
@@ -173,6 +189,7 @@ int64_t IdleSlurmTasks(const Variables& variables) {
 }
 
 std::string FirstHost(std::string_view list) {
+  const std::string_view whole = list;
   std::string host;
   while (!list.empty() && list[0] != ',') {
     if (list[0] != '[') {
@@ -181,7 +198,7 @@ std::string FirstHost(std::string_view list) {
       continue;
     }
     const auto close = list.find(']');
-    WEIR_CHECK(close != list.npos, ErrorCode::kInvalidArgument, "node list '", list, "' has no closing bracket");
+    WEIR_CHECK(close != list.npos, ErrorCode::kInvalidArgument, "node list '", whole, "' has no closing bracket");
     host += list.substr(1, list.find_first_of(",-]") - 1);
     list.remove_prefix(close + 1);
   }

@@ -7,6 +7,7 @@
 
 #include "backend/cpu/gloo_communicator.h"
 #include "backend/cpu/parallel.h"
+#include "backend/launch_folder.h"
 #include "backend/launcher.h"
 #include "cli/load_model.h"
 #include "graph/error.h"
@@ -81,6 +82,7 @@ std::optional<int> StartRanks(const RankFlags& flags, const RankEnvironment& env
 
 int RunAsRank(const RankFlags& flags, const RankEnvironment& environment, const std::string& device, const std::string& command,
               const std::function<Ending(const Placement&, Communicator*)>& work) {
+  if (environment.launcher == "weir" && environment.rank == 0) EndWithLauncher(environment.file);
   Placement place;
   try {
     place = PlaceOn(device, flags, environment);

@@ -14,6 +14,7 @@
 
 #include "backend/communicator.h"
 #include "backend/cpu/coordinator_server.h"
+#include "backend/launch_folder.h"
 #include "graph/error.h"
 
 namespace weir {
@@ -69,8 +70,18 @@ struct Coordinator::Impl {
     const std::string host = !by_file ? environment.host : environment.local_size == environment.world ? "127.0.0.1" : HostName();
     Descriptor listener = ListenTcp(host, by_file ? 0 : environment.port);
     const int port = LocalPort(listener.get());
-    server = std::make_unique<CoordinatorServer>(std::move(listener), environment.world, options);
+    server = std::make_unique<CoordinatorServer>(std::move(listener), environment.world, options, Launched() ? environment.file : "");
     if (by_file) WriteAddress(environment.file, host, port);
+  }
+
+  bool Launched() const { return environment.launcher == "weir" && !environment.file.empty(); }
+
+  // The launcher gave up a rank, perhaps this one.
+  void ThrowIfLost() const {
+    const auto lost = Launched() ? ReadLostRank(environment.file) : std::nullopt;
+    if (!lost) return;
+    if (lost->rank == environment.rank) throw Error(ErrorCode::kCommError, StrCat("rank ", lost->rank, " was given up: ", lost->reason));
+    throw PeerFailure(ErrorCode::kCommError, StrCat("rank ", lost->rank, " failed: ", lost->reason));
   }
 
   // Where rank 0 listens; port 0 while its file is not there yet.
@@ -84,6 +95,7 @@ struct Coordinator::Impl {
   void Connect() {
     const auto deadline = Clock::now() + options.start;
     for (;;) {
+      ThrowIfLost();
       const auto [host, port] = ServerAddress();
       Descriptor connected = port == 0 ? Descriptor() : TryConnectTcp(host, port);
       if (connected.open()) {

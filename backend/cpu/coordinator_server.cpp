@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/launch_folder.h"
 #include "graph/error.h"
 
 namespace weir {
@@ -60,8 +61,8 @@ std::string PauseWatch::Text() const {
 }
 
 struct CoordinatorServer::Impl {
-  Impl(Descriptor l, int64_t world, const CommOptions& o)
-      : listener(std::move(l)), options(o), ranks(static_cast<size_t>(world)), thread([this] { Loop(); }) {}
+  Impl(Descriptor l, int64_t world, const CommOptions& o, std::string file)
+      : listener(std::move(l)), options(o), launched(std::move(file)), ranks(static_cast<size_t>(world)), thread([this] { Loop(); }) {}
 
   void Loop() {
     auto next_beat = Clock::now() + options.beat;
@@ -184,12 +185,14 @@ struct CoordinatorServer::Impl {
       Fail(c.rank, StrCat("its heart has not beaten for ", Seconds(now - c.heard), " s (stopped, swapping or unplugged?), last ",
                           StatusOf(c.rank)));
     }
-    if (now - started < options.start) return;
     std::string absent;
     for (size_t r = 0; r < ranks.size(); ++r) {
       if (!ranks[r].came) absent += StrCat(absent.empty() ? "" : ", ", r);
     }
-    if (!absent.empty()) Fail(-1, StrCat("rank ", absent, " of ", ranks.size(), " did not come within ", Seconds(options.start), " s"));
+    if (absent.empty()) return;
+    const auto lost = launched.empty() ? std::nullopt : ReadLostRank(launched);
+    if (lost && !ranks.at(static_cast<size_t>(lost->rank)).came) Fail(lost->rank, lost->reason);
+    if (now - started >= options.start) Fail(-1, StrCat("rank ", absent, " of ", ranks.size(), " did not come within ", Seconds(options.start), " s"));
   }
 
   void Fail(int64_t rank, const std::string& reason) {
@@ -206,6 +209,7 @@ struct CoordinatorServer::Impl {
 
   Descriptor listener;
   const CommOptions options;
+  const std::string launched;
   const Clock::time_point started = Clock::now();
   std::list<Connection> connections;
   std::vector<RankState> ranks;
@@ -217,8 +221,8 @@ struct CoordinatorServer::Impl {
   std::thread thread;  // last: starts when the rest is there
 };
 
-CoordinatorServer::CoordinatorServer(Descriptor listener, int64_t world, const CommOptions& options)
-    : impl_(std::make_unique<Impl>(std::move(listener), world, options)) {}
+CoordinatorServer::CoordinatorServer(Descriptor listener, int64_t world, const CommOptions& options, std::string launched)
+    : impl_(std::make_unique<Impl>(std::move(listener), world, options, std::move(launched))) {}
 
 CoordinatorServer::~CoordinatorServer() {
   impl_->stop = true;

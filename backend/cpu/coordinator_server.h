@@ -40,7 +40,8 @@ class PauseWatch {
 // The coordinators' server: one thread that answers, watches hearts and spreads the first failure.
 class CoordinatorServer {
  public:
-  CoordinatorServer(Descriptor listener, int64_t world, const CommOptions& options);
+  // `launched`: the rendezvous file of a launcher that says which ranks are lost before all have come, or "".
+  CoordinatorServer(Descriptor listener, int64_t world, const CommOptions& options, std::string launched);
   ~CoordinatorServer();  // within a second; first lets ranks read what was sent to them
 
  private:

@@ -213,7 +213,8 @@ Outcome RunProcesses(int64_t ranks, const CommOptions& options, const std::funct
   Outcome outcome;
   outcome.code = LaunchRanks({.ranks = ranks,
                               .arguments = {"backend_test", StrCat("--gtest_filter=", test->test_suite_name(), ".", test->name())},
-                              .grace = milliseconds(1500)});
+                              .grace = milliseconds(1500),
+                              .silence = options.silence});
   outcome.text = testing::internal::GetCapturedStderr();
   outcome.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return outcome;
@@ -296,6 +297,62 @@ TEST(GlooProcesses, GoOnWhenAllWereStopped) {
     std::this_thread::sleep_for(milliseconds(500));
     EXPECT_EQ(world.GatherValues(world.rank(), {"AllGather", "labels"}), (std::vector<int64_t>{0, 1}));
   });
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
+// What rank `lost` does before it has come; nothing in the process that starts the ranks.
+void BeforeItComes(int64_t lost, const std::function<void()>& act) {
+  const char* rank = std::getenv("WEIR_RANK");
+  if (rank != nullptr && std::to_string(lost) == rank) act();
+}
+
+void ExpectKilledIsTold(int64_t lost) {
+  BeforeItComes(lost, [] { kill(getpid(), SIGKILL); });
+  const Outcome killed = RunProcesses(3, kPatient, [](Communicator&) {});
+  EXPECT_EQ(killed.code, 128 + SIGKILL) << killed.text;
+  EXPECT_LT(killed.seconds, 6) << killed.text;
+  EXPECT_NE(killed.text.find(StrCat("CommError: rank ", lost, " failed: it was ended by signal 9 (Killed) (pid ")), std::string::npos) << killed.text;
+  EXPECT_NE(killed.text.find(") before all ranks had come\n"), std::string::npos) << killed.text;
+}
+
+TEST(GlooProcesses, HearOfARankKilledBeforeItCame) { ExpectKilledIsTold(1); }
+TEST(GlooProcesses, HearOfARank0KilledBeforeItCame) { ExpectKilledIsTold(0); }
+
+TEST(GlooProcesses, HearOfARankThatFailsBeforeItCame) {
+  BeforeItComes(1, [] { _exit(7); });
+  const Outcome failed = RunProcesses(3, kPatient, [](Communicator&) {});
+  EXPECT_EQ(failed.code, 7) << failed.text;
+  EXPECT_LT(failed.seconds, 6) << failed.text;
+  EXPECT_NE(failed.text.find("CommError: rank 1 failed: it ended with exit code 7 (pid "), std::string::npos) << failed.text;
+}
+
+// The ranks end by themselves: nobody is sent a signal.
+void ExpectStoppedIsTold(int64_t lost) {
+  CommOptions options = kPatient;
+  options.silence = milliseconds(2000);
+  BeforeItComes(lost, [] { kill(getpid(), SIGSTOP); });
+  const Outcome stopped = RunProcesses(3, options, [](Communicator&) {});
+  EXPECT_EQ(stopped.code, kOwnError) << stopped.text;
+  EXPECT_LT(stopped.seconds, 8) << stopped.text;
+  EXPECT_NE(stopped.text.find(StrCat("CommError: rank ", lost, " failed: it has been stopped for 2 s (pid ")), std::string::npos) << stopped.text;
+  EXPECT_NE(stopped.text.find(StrCat("CommError: rank ", lost, " was given up: it has been stopped")), std::string::npos) << stopped.text;
+  EXPECT_EQ(stopped.text.find("SIGTERM"), std::string::npos) << stopped.text;
+}
+
+TEST(GlooProcesses, HearOfARankStoppedBeforeItCame) { ExpectStoppedIsTold(1); }
+TEST(GlooProcesses, HearOfARank0StoppedBeforeItCame) { ExpectStoppedIsTold(0); }
+
+// As a scheduler suspends a job that has just begun.
+TEST(GlooProcesses, ComeWhenAllWereStopped) {
+  CommOptions options = kPatient;
+  options.silence = milliseconds(1000);
+  for (const int64_t rank : {0, 1}) {
+    BeforeItComes(rank, [] {
+      EXPECT_EQ(std::system(StrCat("(sleep 2.5; kill -CONT ", getpid(), ") &").c_str()), 0);
+      kill(getpid(), SIGSTOP);
+    });
+  }
+  const Outcome outcome = RunProcesses(2, options, [](Communicator& world) { world.Barrier({"Barrier", "start"}); });
   EXPECT_EQ(outcome.code, 0) << outcome.text;
 }
 

@@ -50,6 +50,7 @@ const Row kRows[] = {
       {"MASTER_PORT", "4003"}, {"WORLD_SIZE", "2"}},
      {.rank = 1, .world = 2, .local_rank = 1, .local_size = 2, .launcher = "srun", .host = "gpu1", .port = 4003}},
     {"a world of one", {{"WORLD_SIZE", "1"}}, {}},
+    {"a rank 0 of nobody", {{"RANK", "0"}}, {}},
     {"a launcher of one rank needs no address", {{"RANK", "0"}, {"WORLD_SIZE", "1"}}, {.launcher = "torchrun"}},
 };
 
@@ -101,6 +102,11 @@ void ExpectError(const Variables& variables, const std::string& part) {
 TEST(RankEnvironment, NamesTheVariableThatIsWrong) {
   ExpectError({{"WORLD_SIZE", "2"}}, "WORLD_SIZE=2 is set, but RANK is not; set RANK");
   ExpectError({{"RANK", "1"}}, "RANK=1 is set, but WORLD_SIZE is not");
+  ExpectError({{"RANK", "0"}, {"MASTER_ADDR", "a"}}, "RANK=0 is set, but WORLD_SIZE is not");
+  ExpectError({{"OMPI_COMM_WORLD_RANK", "0"}}, "OMPI_COMM_WORLD_RANK=0 is set, but OMPI_COMM_WORLD_SIZE is not");
+  ExpectError({{"PMI_SIZE", "2"}}, "PMI_SIZE=2 is set, but PMI_RANK is not");
+  ExpectError({{"SLURM_PROCID", "0"}, {"SLURM_STEPID", "0"}}, "SLURM_PROCID=0 and SLURM_STEP_ID=0 are set, but neither");
+  ExpectError({{"WEIR_RANK", "0"}}, "WEIR_RANK=0 is set, but WEIR_WORLD_SIZE is not");
   ExpectError({{"RANK", "x"}, {"WORLD_SIZE", "2"}}, "RANK='x' is not a count");
   ExpectError({{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK='-1'");
   ExpectError({{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "rank 2 of 2");
