@@ -1,12 +1,22 @@
 #include "cli/idle_flags.h"
 
+#include <algorithm>
+#include <iostream>
+
 #include "graph/error.h"
+#include "graph/parameter.h"
+#include "optim/export.h"
 
 namespace weir {
+namespace {
+
+std::string Notice(const std::string& flags, const std::string& why) { return StrCat("notice: ", flags, " changes nothing here: ", why); }
+
+}  // namespace
 
 std::vector<std::string> IdleFlags(const TrainingOptions& training, const DispatchFlags& dispatch, const std::string& device, int64_t ranks) {
   std::vector<std::string> notices;
-  const auto note = [&](const std::string& flags, const std::string& why) { notices.push_back(StrCat("notice: ", flags, " changes nothing here: ", why)); };
+  const auto note = [&](const std::string& flags, const std::string& why) { notices.push_back(Notice(flags, why)); };
   if (training.deterministic && (device == "cpu" || training.precision != "bfloat16")) {
     note("--deterministic", StrCat(device == "cpu" ? "on the CPU" : "in float32", " every run gives the same bits"));
   } else if (training.deterministic && training.pack == "isolate") {
@@ -24,6 +34,12 @@ std::vector<std::string> IdleFlags(const TrainingOptions& training, const Dispat
   if (!lending.empty() && dispatch.expert_parallel == 1) note(lending, "with --expert-parallel 1 no expert is lent");
   if (training.reduce_beside && ranks == 1) note("--reduce-beside", "one rank has no sums over ranks");
   return notices;
+}
+
+void TellOfModel(const Graph& canonical, const InitOptions& init) {
+  if (const std::string lost = LostInExport(canonical); !lost.empty()) std::cerr << lost << "\n";
+  const bool all = std::ranges::all_of(canonical.ValuesWithRole(Role::kParameter), [&](const Value* parameter) { return HasAllData(canonical, *parameter); });
+  if (init.enabled && all) std::cerr << Notice("--init normal", "the model has all its weights, and those are trained") << "\n";
 }
 
 }  // namespace weir

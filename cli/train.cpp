@@ -227,7 +227,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   if (world != nullptr) CheckSameInputs(*world, InputsOf(flags.run.model, *graph));
   const int64_t vocabulary = VocabularyOf(*graph);
-  if (const std::string lost = LostInExport(*graph); leads && !lost.empty()) std::cerr << lost << "\n";
+  if (leads) TellOfModel(*graph, flags.trainer.init);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
   if (world != nullptr) CheckSameData(*world, data, evaluations);
@@ -324,6 +324,7 @@ int DryRun(TrainFlags& flags, int64_t world) {
   SetThreadsOfRank(flags.run.threads, world);
   PassManager passes;
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
+  TellOfModel(*graph, flags.trainer.init);
   const int64_t vocabulary = VocabularyOf(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   TakeWeights(data, RunEvaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary), training);
@@ -365,6 +366,8 @@ int TrainCommand(int argc, const char* const* argv) {
     throw UsageError("--shard-parameters all adds over ranks in each micro-batch: it needs --grad-accumulation 1, or use weights, which keeps gradients whole");
   }
   flags.config = ResolvedConfig(groups, flags.values);
+  flags.trainer.init.enabled = run.init == "normal";
+  flags.trainer.init.seed = run.seed;
   if (environment.rank == 0 && environment.launcher != "weir") {
     for (const std::string& notice : IdleFlags(flags.trainer.training, flags.dispatch, run.device, WorldSize(flags.ranks, environment))) std::cerr << notice << "\n";
   }
@@ -376,8 +379,6 @@ int TrainCommand(int argc, const char* const* argv) {
   StopOnSignals(environment.rank == 0, flags.checkpoints.enabled());
   TrainerOptions& options = flags.trainer;
   options.non_finite = run.non_finite == "skip" ? NonFinitePolicy::kSkip : NonFinitePolicy::kStop;
-  options.init.enabled = run.init == "normal";
-  options.init.seed = run.seed;
   options.training.layout.world = environment.world;
   flags.dispatch.Apply(options.training, options.sequence);
   SetRankThreads(run.threads, environment);

@@ -70,6 +70,18 @@ void CheckUsed(const VerifyFlags& flags, const std::vector<po::options_descripti
                    "; add --twin to run its batch streamed as well, or leave them out");
 }
 
+// Tolerances of what is not compared.
+void CheckTolerances(const VerifyFlags& flags, const po::variables_map& values, bool has_logits) {
+  const auto refuse = [&](const char* tolerance, bool used, const char* why) {
+    if (!used && !values[tolerance].defaulted()) throw UsageError(StrCat("--", tolerance, " changes nothing here: ", why, "; leave it out"));
+  };
+  refuse("logits-tolerance", !flags.reference.empty(), "logits are compared with --reference alone");
+  refuse("logits-tolerance", has_logits, "the reference has no logits");
+  for (const char* tolerance : {"loss-tolerance", "gradient-tolerance"}) {
+    refuse(tolerance, flags.twin || !flags.reference.empty(), "--trajectory has limits of its own");
+  }
+}
+
 // All that streams, in pieces small enough that each has several.
 void StreamEverything(VerifyFlags& flags, int64_t vocabulary) {
   TrainingOptions& streamed = flags.run.streamed;
@@ -145,6 +157,7 @@ int VerifyCommand(int argc, const char* const* argv) {
   CheckPrecision(flags.run.streamed, flags.device);
   flags.twin = flags.twin || (flags.reference.empty() && flags.trajectory.empty());
   CheckUsed(flags, groups, values);
+  CheckTolerances(flags, values, true);
   const DeviceKind device = flags.run.device = ChosenDevice(flags.device);
   PassManager passes;
   const auto graph = LoadCanonical(flags.model, values, passes);
@@ -153,6 +166,7 @@ int VerifyCommand(int argc, const char* const* argv) {
   const auto add = [&](const std::vector<Comparison>& more) { all.insert(all.end(), more.begin(), more.end()); };
   if (!flags.reference.empty()) {
     const Safetensors file = ReadSafetensors(flags.reference);
+    CheckTolerances(flags, values, file.tensors.contains("logits") || file.tensors.contains("logits_2"));
     add(CompareWithReference(*graph, file.tensors, file.metadata, flags.limits, device));
     if (flags.twin) UseBatch(file, flags.dispatch.context_parallel, flags.run);
   }

@@ -65,7 +65,33 @@ TEST_F(Flags, FlagsThatChangeNothingAreTold) {
   EXPECT_EQ(notices("--alpha 1.2 --min-rows 3"), "notice: --alpha, --min-rows changes nothing here: with --expert-parallel 1 no expert is lent\n");
   EXPECT_EQ(notices("--reduce-beside"), "notice: --reduce-beside changes nothing here: one rank has no sums over ranks\n");
   EXPECT_EQ(notices("--ranks 2 --expert-parallel 2 --alpha 1.2 --reduce-beside"), "");
+  EXPECT_EQ(notices("--init normal"), "notice: --init normal changes nothing here: the model has all its weights, and those are trained\n");
   EXPECT_EQ(notices(""), "");
+}
+
+TEST_F(Flags, AnInitThatDrawsWeightsIsNoIdleFlag) {
+  fs::copy_file(kModels / "olmoe/dynamo18_batched_mm_eager.onnx", folder_ / "bare.onnx");  // its data files are not beside it
+  const Result bare = Weir("train " + (folder_ / "bare.onnx").string() + " --data " + (folder_ / "data.txt").string() + " --out " + (folder_ / "a").string() +
+                           " --sequence 32 --init normal --dry-run");
+  EXPECT_EQ(bare.code, 0) << bare.output;
+  EXPECT_EQ(bare.output.find("changes nothing here"), std::string::npos) << bare.output;
+}
+
+TEST_F(Flags, TolerancesOfWhatIsNotComparedAreRefused) {
+  const std::string reference = (kModels / "olmoe/reference.safetensors").string(), trajectory = (kModels / "olmoe/trajectory.safetensors").string();
+  const auto refused = [&](const std::string& flags, const std::string& words) {
+    const Result result = Weir("verify " + kModel + " " + flags);
+    EXPECT_EQ(result.code, 2) << flags;
+    EXPECT_NE(result.output.find(words), std::string::npos) << result.output;
+  };
+  refused("--logits-tolerance 1e-3", "--logits-tolerance changes nothing here: logits are compared with --reference alone; leave it out");
+  refused("--logits-tolerance 1e-3 --trajectory " + trajectory, "logits are compared with --reference alone");
+  for (const char* flag : {"--loss-tolerance", "--gradient-tolerance"}) {
+    refused(std::string(flag) + " 1e-3 --trajectory " + trajectory, std::string(flag) + " changes nothing here: --trajectory has limits of its own");
+  }
+  refused("--logits-tolerance 1e-3 --reference " + trajectory, "the reference has no logits");
+  const Result used = Weir("verify " + kModel + " --names " + (kModels / "olmoe/weights.safetensors").string() + " --logits-tolerance 1e-3 --loss-tolerance 1e-3 --reference " + reference);
+  EXPECT_EQ(used.code, 0) << used.output;
 }
 
 TEST_F(Flags, AFolderMayHoldANumberSign) {
