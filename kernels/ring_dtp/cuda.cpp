@@ -6,11 +6,11 @@
 #include "backend/cuda/cuda_error.h"
 #include "backend/cuda/cuda_stream.h"
 #include "kernels/common/token_blocks.h"
-#include "kernels/common/workspace_layout.h"
 #include "kernels/cross_entropy/cuda_labels.h"
 #include "kernels/cross_entropy/log_sum.h"
 #include "kernels/gemm/cuda.h"
 #include "kernels/ring_dtp/cuda.h"
+#include "kernels/ring_dtp/cuda_buffers.h"
 #include "kernels/ring_dtp/gradient_parts.h"
 #include "kernels/ring_dtp/member_tree.h"
 #include "kernels/ring_dtp/token_relay.h"
@@ -20,75 +20,11 @@
 namespace weir {
 namespace {
 
-// Elements between rows of a strip: a multiple of 16 bytes, so that one strip and many are the same
-// to the library.
-int64_t StrideOf(const HeadSizes& s) { return DivCeil(s.strip, 8) * 8; }
-
-// Strips end at leaf edges (log-sum-exp) and at the groups that dX folds in bfloat16.
-HeadSizes CudaSizes(const Dims& x, const Dims& weight, DType dtype, const Attributes& attributes) {
-  HeadSizes s = HeadSizesOf(x, weight, attributes);
-  AlignStrips(s, dtype == DType::kBFloat16 ? cuda::kSumGroup : kVocabularyLeaf);
-  return s;
-}
-
-constexpr int64_t kSumBytes = 3 * sizeof(float);
-
-cuda::TokenSums SumsAt(std::byte* memory, int64_t rows) {
-  auto* sums = reinterpret_cast<float*>(memory);
-  return {sums, sums + rows, sums + 2 * rows};
-}
-
-// What a node has and makes besides the loss.
-struct Parts {
-  bool dx, dw, weights;
-};
-
-// What tokens that travel need on each rank.
-struct RelayBuffers {
-  std::byte *x, *labels, *lse, *weights;  // two blocks of other ranks'
-  std::byte *sums, *dx;         // two blocks on their way
-  float* dw;                    // of the shard, a MemberTree
-  RelayBuffers(const HeadSizes& s, DType dtype, Parts parts, WorkspaceLayout& layout) {
-    const auto rows = [&](int64_t row_bytes) { return layout.Take<std::byte>(s.relay ? 2 * s.block * row_bytes : 0); };
-    x = rows(BytesOf(dtype, s.channels));
-    labels = rows(sizeof(int64_t));
-    lse = rows(sizeof(float));
-    weights = rows(parts.weights ? BytesOf(DType::kFloat32, 1) : 0);
-    sums = rows(kSumBytes);
-    dx = rows(parts.dx ? BytesOf(DType::kFloat32, s.channels) : 0);
-    dw = layout.Take<float>(s.relay && parts.dw ? MemberTree::Buffers(s.ranks) * s.Held(0).size() * s.channels : 0);
-  }
-};
-
-struct Buffers {
-  int64_t* bad;
-  std::byte* logits;  // the live strip
-  std::byte* sums;    // kSumBytes per token, block behind block
-  float* lse;
-  double* terms;  // of every token
-  float* dx;      // bfloat16 only
-  std::byte* gemm;
-  std::byte* windows;  // of the weight, from other ranks
-  std::byte* parts;    // of dW, for other ranks and from them
-  RelayBuffers relay;
-  Buffers(const HeadSizes& s, DType dtype, Parts made, WorkspaceLayout& layout)
-      : bad(layout.Take<int64_t>(1)),
-        logits(layout.Take<std::byte>(BytesOf(dtype, s.block * StrideOf(s)))),
-        sums(layout.Take<std::byte>(s.state_rows() * kSumBytes)),
-        lse(layout.Take<float>(s.state_rows())),
-        terms(layout.Take<double>(s.tokens)),
-        dx(layout.Take<float>(dtype == DType::kBFloat16 ? s.state_rows() * s.channels : 0)),
-        gemm(layout.Take<std::byte>(cuda::GemmWorkspaceBytes(dtype))),
-        windows(layout.Take<std::byte>(s.relay ? 0 : WeightWindows::BufferBytes(s, BytesOf(dtype, s.channels)))),
-        parts(layout.Take<std::byte>(made.dw && s.shard_gradient && !s.relay ? GradientParts::BufferBytes(s) : 0)),
-        relay(s, dtype, made, layout) {}
-};
-
 int64_t RingDtpWorkspace(const Node& node) {
   WorkspaceLayout layout(nullptr);
   const DType dtype = node.in(0)->dtype;
-  Buffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes),
-          dtype, {.dx = node.out(1) != nullptr, .dw = node.out(2) != nullptr, .weights = node.in(5) != nullptr}, layout);
+  HeadBuffers(CudaSizes(ToDims(node.in(0)->shape), ToDims(node.in(1)->shape), dtype, node.attributes), dtype,
+              {.dx = node.out(1) != nullptr, .dw = node.out(2) != nullptr, .weights = node.in(5) != nullptr}, layout);
   return layout.bytes();
 }
 
@@ -111,7 +47,7 @@ class Head {
         queue_(CudaQueue(c)),
         dtype_(c.inputs[0].dtype),
         s_(CudaSizes(c.inputs[0].dims, c.inputs[1].dims, dtype_, c.attributes())),
-        stride_(StrideOf(s_)),
+        stride_(LogitStride(s_)),
         layout_(c.workspace.data()),
         b_(s_, dtype_, {.dx = Output(1), .dw = Output(2), .weights = c.node.in(5) != nullptr}, layout_),
         weights_(c.has(5) ? c.inputs[5].data<float>() : nullptr),
@@ -370,7 +306,7 @@ class Head {
   const HeadSizes s_;
   const int64_t stride_;
   WorkspaceLayout layout_;
-  const Buffers b_;
+  const HeadBuffers b_;
   const float* weights_;  // may be null
   const int64_t ignore_index_;
   std::optional<GradientParts> parts_;

@@ -5,6 +5,9 @@
 #include "tests/kernels/head_harness.h"
 
 namespace weir {
+
+static void PrintTo(DType dtype, std::ostream* out) { *out << DTypeName(dtype); }
+
 namespace {
 
 // Leaves of 2048 columns, groups of 8192 in bfloat16: shards that end inside a group, a leaf cut short, one leaf in all,
