@@ -7,10 +7,13 @@
 #include "graph_passes/classify_parameters.h"
 #include "graph_passes/describe_layers.h"
 #include "graph_passes/match.h"
+#include "graph_passes/notices.h"
 #include "graph_passes/parameter_kind.h"
 
 namespace weir {
 namespace {
+
+constexpr size_t kListed = 4;  // readers in one line
 
 int64_t ConstantDim(const Value* value, size_t axis) {
   const Dim& dim = value->shape[axis];
@@ -90,6 +93,12 @@ void DescribeParameters(const Graph& graph, ImportReport& report) {
       projects = projects || IsCanonical(*use.node, "Linear");
     }
     report.tied = report.tied || (embeds && projects);
+    const size_t head = embeds && projects ? 2 : 1;
+    if (parameter->uses.size() > head) {
+      report.shared_parameters.push_back({parameter->name, {}});
+      for (const Use& use : parameter->uses)
+        report.shared_parameters.back().readers.push_back(NameOf(*use.node));
+    }
     report.trained.push_back(std::move(entry));
   }
   for (const FrozenTensor& frozen : FrozenTensors(graph)) {
@@ -156,6 +165,13 @@ std::string ToText(const ImportReport& report) {
   text.Line("parameters", StrCat(Thousands(report.parameters), ", of which a token uses ",
                                  Thousands(report.active_parameters), "; in the file ", dtypes));
   text.Line("head", report.tied ? "tied to the embedding" : "not tied");
+  for (const auto& shared : report.shared_parameters) {
+    std::string readers;
+    for (size_t i = 0; i < std::min(shared.readers.size(), kListed); ++i)
+      readers += (i == 0 ? "" : ", ") + shared.readers[i];
+    text.Line("shared", StrCat("'", shared.name, "' is read by ", shared.readers.size(), " nodes: ", readers,
+                               shared.readers.size() > kListed ? ", ..." : ""));
+  }
   for (const auto& frozen : report.frozen) {
     text.Line("frozen", StrCat("'", frozen.name, "' ", ToString(frozen.dims), ": ", frozen.reason));
   }

@@ -24,6 +24,11 @@ struct ImportReport {
   int64_t parameters = 0, active_parameters = 0;          // active: what one token uses
   std::map<std::string, int64_t> dtypes;                  // parameter elements by the file's dtype
   bool tied = false;                                      // embedding and head are one parameter
+  struct Shared {
+    std::string name;
+    std::vector<std::string> readers;  // the nodes of the file
+  };
+  std::vector<Shared> shared_parameters;  // that several nodes read, a tied head aside
   struct Parameter {
     std::string name;
     Dims dims;

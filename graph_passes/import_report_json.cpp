@@ -39,6 +39,9 @@ std::string ToJson(const ImportReport& report) {
                                {"dtype", p.dtype},
                                {"initializers", p.initializers}});
   }
+  json["shared"] = Json::array();
+  for (const auto& s : report.shared_parameters)
+    json["shared"].push_back({{"name", s.name}, {"readers", s.readers}});
   json["frozen"] = Json::array();
   for (const auto& f : report.frozen)
     json["frozen"].push_back({{"name", f.name}, {"dims", f.dims}, {"reason", f.reason}});

@@ -250,16 +250,34 @@ class Matcher {
       for (Pieces& pieces : members[0].second) all.push_back(std::move(pieces[0]));
       return Name(*members[0].first, std::move(all));
     }
-    for (auto& [subject, candidates] : members) {
-      const std::string& own = subject->value->parameter->initializers[0].tensor;
-      const auto it = std::find_if(candidates.begin(), candidates.end(),
-                                   [&](const Pieces& p) { return p[0].tensor == own; });
-      if (it != candidates.end()) {
-        Name(*subject, std::move(*it));
-      } else {
+    const auto own = [](const auto& member) -> const std::string& {
+      return member.first->value->parameter->initializers[0].tensor;
+    };
+    std::map<std::string, int> claims;
+    for (const auto& member : members) ++claims[NameLike(own(member), member.second)];
+    for (auto& member : members) {
+      auto& [subject, candidates] = member;
+      const std::string name = NameLike(own(member), candidates);
+      if (name.empty() || (claims[name] > 1 && name != own(member))) {
         ambiguous_.push_back(subject->value->name);
+        continue;
       }
+      Name(*subject, std::move(*std::ranges::find_if(
+                         candidates, [&](const Pieces& p) { return p[0].tensor == name; })));
     }
+  }
+
+  // The candidate named `own`, else the longest that is `own` but for leading components, which wrappers
+  // around the exported model add and exporters cut; "" when there is none.
+  static std::string NameLike(const std::string& own, const std::vector<Pieces>& candidates) {
+    std::string like;
+    for (const Pieces& pieces : candidates) {
+      const std::string& name = pieces[0].tensor;
+      if (name == own) return name;
+      const bool ends = own.ends_with("." + name) || name.ends_with("." + own);
+      if (ends && name.size() > like.size()) like = name;
+    }
+    return like;
   }
 
   void Name(const Subject& subject, Pieces pieces) {

@@ -5,6 +5,7 @@
 #include "importer/importer.h"
 #include "importer/tensor_proto.h"
 #include "importer/tensor_walk.h"
+#include "importer/untie_initializers.h"
 
 namespace weir {
 namespace fs = std::filesystem;
@@ -72,6 +73,7 @@ class Exporter {
         data_(target, target.filename().string() + ".data") {}
 
   void Export(const Replacements& replacements, const ExportOptions& options) {
+    UntieInitializers(*model_, source_);  // replacements have the names that the reader gave
     const Targets targets = FindTargets(*model_, replacements);
     OpenSources(targets);
     CheckNotSource(target_, source_, external_);

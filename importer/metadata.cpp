@@ -162,6 +162,10 @@ std::optional<GraphMetadata> GetMetadata(const onnx::ModelProto& model) {
   return std::nullopt;
 }
 
+bool IsWrittenByWeir(const onnx::ModelProto& model) {
+  return std::ranges::any_of(model.metadata_props(), [](const auto& entry) { return entry.key() == kGraphKey; });
+}
+
 void SetMetadata(onnx::NodeProto& proto, const Node& node) {
   if (node.phase != Phase::kForward) {
     AddProperty(proto, kPhaseKey, kPhaseNames[static_cast<size_t>(node.phase)]);

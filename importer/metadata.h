@@ -24,6 +24,7 @@ struct GraphMetadata {
 void SetMetadata(onnx::ModelProto& model, const GraphMetadata& metadata);
 // nullopt for files of other writers; throws InvalidModel when ours is damaged.
 std::optional<GraphMetadata> GetMetadata(const onnx::ModelProto& model);
+bool IsWrittenByWeir(const onnx::ModelProto& model);  // whether GetMetadata finds any
 
 // Of a node: phase, source, and the float attributes that ONNX's float32 cannot hold.
 void SetMetadata(onnx::NodeProto& proto, const Node& node);

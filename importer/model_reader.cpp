@@ -7,6 +7,7 @@
 #include "graph/error.h"
 #include "graph/op_schema.h"
 #include "importer/importer.h"
+#include "importer/untie_initializers.h"
 
 namespace weir {
 namespace {
@@ -330,7 +331,11 @@ void ModelReader::ReportMissing() {
 
 std::unique_ptr<Graph> ReadOnnx(const std::filesystem::path& path) {
   try {
-    return ModelReader(ParseModel(path), path).Read();
+    const auto model = ParseModel(path);
+    const std::vector<std::string> untied = UntieInitializers(*model, path);
+    auto graph = ModelReader(model, path).Read();
+    graph->notices.insert(graph->notices.begin(), untied.begin(), untied.end());
+    return graph;
   } catch (Error& error) {
     error.AddContext("importing " + path.string());
     throw;

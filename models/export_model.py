@@ -4,7 +4,8 @@
 
 Needs your own torch (2.9+), transformers (5.x), onnx and onnxscript. `batched_mm` experts and `sdpa` attention export with
 plain torch.onnx; weir turns every variant into the same graph, so choose whichever your versions can export. The weights
-stay beside the model as external data. Pass the checkpoint's safetensors (or its index) to weir as --names: exporters
+stay beside the model as external data. torch's optimizer stores equal tensors once (all norm gains of a fresh model): a model
+that has any is exported without it, so that every parameter keeps its name. Pass the checkpoint's safetensors (or its index) to weir as --names: exporters
 transpose and rename weights, and weir finds the original names by value.
 """
 import argparse
@@ -22,6 +23,17 @@ class LogitsOnly(torch.nn.Module):
         return self.model(input_ids=input_ids, use_cache=False).logits
 
 
+def has_equal_parameters(model):
+    """Whether two parameters hold the same values: an optimizing exporter would make them one."""
+    seen = {}
+    for parameter in model.parameters():
+        alike = seen.setdefault((parameter.shape, parameter.dtype, *parameter.flatten()[:8].tolist()), [])
+        if any(torch.equal(parameter, other) for other in alike):
+            return True
+        alike.append(parameter)
+    return False
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="folder or hub name")
@@ -30,11 +42,14 @@ def main():
     parser.add_argument("--attention", default="sdpa", choices=["sdpa", "eager"])
     parser.add_argument("--opset", type=int, default=18)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
+    parser.add_argument("--layers", type=int, help="keep only the first ones, as models/write_reference.py --layers does")
     parser.add_argument("--random", action="store_true", help="random weights from the configuration, nothing downloaded but it")
     args = parser.parse_args()
 
     dtype = getattr(torch, args.dtype)
     config = AutoConfig.from_pretrained(args.model)
+    if args.layers:
+        config.num_hidden_layers = args.layers
     config._attn_implementation = args.attention
     config._experts_implementation = args.experts
     if args.random:
@@ -43,9 +58,13 @@ def main():
         model = AutoModelForCausalLM.from_pretrained(args.model, config=config, dtype=dtype)
     ids = torch.randint(0, config.vocab_size, (2, 16))
     batch, sequence = torch.export.Dim("batch"), torch.export.Dim("sequence")
-    torch.onnx.export(
-        LogitsOnly(model).eval(), (ids,), args.output, input_names=["input_ids"], output_names=["logits"],
-        opset_version=args.opset, dynamo=True, external_data=True, dynamic_shapes={"input_ids": {0: batch, 1: sequence}})
+    program = torch.onnx.export(
+        LogitsOnly(model).eval(), (ids,), input_names=["input_ids"], output_names=["logits"],
+        opset_version=args.opset, dynamo=True, dynamic_shapes={"input_ids": {0: batch, 1: sequence}},
+        optimize=not has_equal_parameters(model))
+    for value in list(program.model.graph.initializers.values()):
+        value.name = value.name.removeprefix("model.")  # of LogitsOnly
+    program.save(args.output, external_data=True)
     print(f"wrote {args.output}; check it with: weir import {args.output}")
 
 

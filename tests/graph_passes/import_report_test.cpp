@@ -40,6 +40,7 @@ TEST(ImportReport, Mixtral) {
   EXPECT_EQ(Only(r.experts, 2), "5 of width 12, top-2, swiglu");
   EXPECT_TRUE(r.shared.empty());
   EXPECT_FALSE(r.tied);
+  EXPECT_TRUE(r.shared_parameters.empty());
   // Embedding and head 2*307*64; per layer q,o 2*64*64, k,v 2*32*64, gate 5*64, experts 5*3*12*64,
   // norms 2*64; norm 64.
   EXPECT_EQ(
@@ -129,6 +130,10 @@ TEST(ImportReport, TiedHeadAndGatedSharedExpert) {
       "  f = RmsNorm(h3, n)\n  logits = Linear(f, table)\n}\n");
   const ImportReport r = DescribeModel(*graph);
   EXPECT_TRUE(r.tied);
+  ASSERT_EQ(r.shared_parameters.size(), 1u);  // n, of three norms; not the tied table
+  EXPECT_EQ(r.shared_parameters[0].name, "n");
+  EXPECT_EQ(r.shared_parameters[0].readers, (std::vector<std::string>{"RmsNorm 'a'", "RmsNorm 'x3'", "RmsNorm 'f'"}));
+  EXPECT_NE(ToText(r).find("shared        'n' is read by 3 nodes: RmsNorm 'a', RmsNorm 'x3', RmsNorm 'f'\n"), std::string::npos);
   EXPECT_EQ(Only(r.attention, 1), "MQA: 2 query heads over 1 key-value head of 4; no rotary");
   EXPECT_EQ(Only(r.routers, 1), "Linear -> Sigmoid -> TopK(2)");
   EXPECT_EQ(Only(r.shared, 1), "width 6, gated by Sigmoid");
