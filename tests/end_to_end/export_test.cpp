@@ -29,8 +29,8 @@ std::unique_ptr<Graph> Load(const fs::path& model, const fs::path& weights) {
 }
 
 // Three steps on the reference batch move every parameter well beyond the comparison's tolerance.
-void TrainAndExport(const fs::path& model, const fs::path& names, const fs::path& target) {
-  const Safetensors reference = ReadSafetensors(kModels / "mixtral" / "reference.safetensors");
+void TrainAndExport(const fs::path& model, const fs::path& names, const fs::path& target, const char* ids_of = "mixtral") {
+  const Safetensors reference = ReadSafetensors(kModels / ids_of / "reference.safetensors");
   const auto& ids = *reference.tensors.at("input_ids");
   PassManager passes;
   const auto graph = Load(model, names);
@@ -81,6 +81,7 @@ TEST(Export, OnnxRuntimeRunsEveryTrainedModelWithOurLogits) {
     }
   }
   TrainAndExport(kModels / "genai/gpt_oss_fp32_cpu/model.onnx", {}, folder / "genai_gpt_oss.onnx");
+  TrainAndExport(kModels / "qwen2_moe_fresh/dynamo18_batched_mm_sdpa.onnx", {}, folder / "fresh.onnx", "qwen2_moe_fresh");
   EXPECT_GE(cases, 20);
   const std::string command = python.string() + " " + (kRoot / "tests/end_to_end/run_onnxruntime.py").string() + " " + folder.string();
   EXPECT_EQ(std::system(command.c_str()), 0) << "a trained model differs in ONNX Runtime; see the lines above";
