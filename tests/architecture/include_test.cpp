@@ -1,6 +1,7 @@
 // The include rule of docs/architecture.md, checked on every source file; and the size rule of the style.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -78,6 +79,38 @@ TEST(Architecture, ProtobufStaysInTheImporterAndCudaInItsBackend) {
       }
     }
   }
+}
+
+// "weir::cuda::RotaryShape" of each class that a file defines where others could define it too.
+std::set<std::string> SharedClasses(const fs::path& path) {
+  const std::regex opens("^(?:inline )?namespace ?([a-z_:]*) ?\\{$"), closes("^\\}  // namespace"), defines("^(?:class|struct|union) (\\w+)(?: final)?(?: : .*)? \\{");
+  std::vector<std::string> within;
+  std::set<std::string> classes;
+  for (const std::string& line : Lines(path)) {
+    std::smatch match;
+    if (std::regex_search(line, match, opens)) within.push_back(match[1]);
+    if (std::regex_search(line, closes) && !within.empty()) within.pop_back();
+    const bool own = std::ranges::count(within, "") > 0;  // of an unnamed namespace
+    if (own || !std::regex_search(line, match, defines)) continue;
+    std::string name;
+    for (const std::string& space : within) name += space + "::";
+    classes.insert(name + match[1].str());
+  }
+  return classes;
+}
+
+// The linker takes either's members for both, without a word.
+TEST(Architecture, NoTwoClassesHaveOneName) {
+  std::map<std::string, fs::path> defined;
+  for (const auto& [folder, allowed] : kMayInclude) {
+    for (const fs::path& path : Sources(folder)) {
+      for (const std::string& name : SharedClasses(path)) {
+        const auto [first, fresh] = defined.try_emplace(name, path);
+        EXPECT_TRUE(fresh) << name << " is defined in " << first->second << " and in " << path;
+      }
+    }
+  }
+  EXPECT_GT(defined.size(), 200u);
 }
 
 TEST(Architecture, NoSourceFileIsLongerThan800Lines) {
