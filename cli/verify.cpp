@@ -11,6 +11,7 @@
 #include "graph/error.h"
 #include "graph_passes/import_report.h"
 #include "importer/safetensors.h"
+#include "optim/reference_names.h"
 #include "optim/twin.h"
 
 namespace weir {
@@ -33,8 +34,8 @@ std::vector<po::options_description> Options(VerifyFlags& flags) {
   po::options_description main("Verify against PyTorch");
   main.add_options()
       ("model", text(flags.model)->required(), "exported ONNX model")
-      ("reference", text(flags.reference), "safetensors FILE of a PyTorch run: input_ids, labels, weights (of tokens), logits, loss, grad.*, "
-                                           "adamw.*, router.* (models/README.md says how to write one)")
+      ("reference", text(flags.reference), "safetensors FILE of a PyTorch run: input_ids, labels, weights (of tokens), logits, loss, parameter.*, "
+                                           "grad.*, adamw.*, router.* (models/README.md says how to write one)")
       ("trajectory", text(flags.trajectory), "safetensors FILE of a PyTorch training run to follow step by step")
       ("logits-tolerance", Real(flags.limits.logits), "largest absolute difference")
       ("loss-tolerance", Real(flags.limits.loss), "relative")
@@ -167,6 +168,7 @@ int VerifyCommand(int argc, const char* const* argv) {
   if (!flags.reference.empty()) {
     const Safetensors file = ReadSafetensors(flags.reference);
     CheckTolerances(flags, values, file.tensors.contains("logits") || file.tensors.contains("logits_2"));
+    NameAsReference(*graph, file.tensors);
     add(CompareWithReference(*graph, file.tensors, file.metadata, flags.limits, device));
     if (flags.twin) UseBatch(file, flags.dispatch.context_parallel, flags.run);
   }

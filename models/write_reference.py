@@ -4,8 +4,10 @@
 
 Needs your own torch, transformers and safetensors. Runs the model once in float32 on random ids and stores, under the
 framework's names: input_ids, labels (already next-token, -100 in the last place), logits, loss (mean cross-entropy over
-valid labels; with --token-weights also weights, 0 to 2, and the loss is sum(weight * loss) / sum(weight)), grad.* of every parameter, and adamw.* = each parameter after one AdamW step from those gradients. For
-models larger than memory allows, lower --layers.
+valid labels; with --token-weights also weights, 0 to 2, and the loss is sum(weight * loss) / sum(weight)), parameter.* as it was,
+grad.* of every parameter, and adamw.* = each parameter after one AdamW step from those gradients. Names are those of PyTorch's
+modules; checkpoints may have others (experts one by one): weir finds them by the values of parameter.*, so that any --names, or none,
+verifies. For models larger than memory allows, lower --layers.
 """
 import argparse
 
@@ -46,6 +48,7 @@ def main():
     tensors["loss"] = loss.detach().reshape(1)
     named = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
     for name, parameter in named:
+        tensors["parameter." + name] = parameter.detach().clone()
         tensors["grad." + name] = parameter.grad.clone()
     optimizer = torch.optim.AdamW([p for _, p in named], lr=1e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1)
     optimizer.step()

@@ -10,7 +10,8 @@ const TensorData& Need(const NamedTensors& file, const std::string& name) {
   const auto it = file.find(name);
   WEIR_CHECK(it != file.end(), ErrorCode::kInvalidArgument, "the reference file has no tensor '", name,
              "' (layout: models/README.md)", name.find('.') == std::string::npos ? "" :
-             "; when the model's own names differ from the framework's, give its weights file as --names");
+             "; where its names are others than the model's file or --names has (experts one by one, in PyTorch's module stacked), write it with "
+             "models/write_reference.py, which stores parameter.* to find them by, or give the module's own state_dict() as --names");
   return *it->second;
 }
 
