@@ -30,7 +30,7 @@ int ExportCommand(int argc, const char* const* argv) {
   const auto graph = LoadCanonical(model, values, passes);
   passes.CheckNames();
   const Safetensors weights = ReadSafetensors(values["weights"].as<std::string>());
-  ExportModel(*graph, model, weights.tensors, target);
+  ExportModel(*graph, model, WithTiedNames(weights), target);
   std::cout << "wrote " << target << "\n";
   return kExitOk;
 }

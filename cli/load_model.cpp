@@ -5,6 +5,7 @@
 #include "graph/op_schema.h"
 #include "importer/importer.h"
 #include "importer/safetensors.h"
+#include "optim/tied_weights.h"
 
 namespace weir {
 
@@ -39,6 +40,7 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
                "' is a training graph written by weir rewrite; give the exported model it was made from");
   }
   Canonicalize(*graph, options, passes);
+  if (options.names != nullptr) AddTiedNames(*graph, names);
   return graph;
 }
 

@@ -39,6 +39,8 @@ po::options_description CheckpointFlags::Options() {
       ("save-async", po::value<std::string>(&save_async)->default_value(save_async),
        "on: steps go on while a checkpoint is written, from a copy of what a rank writes in host memory (12 bytes a parameter, over the ranks that hold it), "
        "where the machine has room; off: they wait for the disk, with 64 MiB")
+      ("save-tied", po::value<std::string>(&save_tied)->default_value(save_tied),
+       "weights.safetensors of a head that is the embedding: once, under one name, its header naming the other, or both, for loaders that tie nothing")
       ("resume", po::value<std::string>(&resume)->default_value(resume),
        "none: RUN must be new; auto: go on from RUN's newest whole checkpoint, byte for byte as if never stopped");
   return group;
@@ -53,6 +55,7 @@ void CheckpointFlags::Check() const {
   if (!enabled() && keep != unset.keep) throw UsageError("--keep keeps checkpoints of --save-every: give both");
   if (save_async != "on" && save_async != "off") throw UsageError("--save-async must be on or off, got " + save_async);
   if (!enabled() && save_async != unset.save_async) throw UsageError("--save-async says how checkpoints of --save-every are written: give both");
+  if (save_tied != "once" && save_tied != "both") throw UsageError("--save-tied must be once or both, got " + save_tied);
   if (resume != "none" && resume != "auto") throw UsageError("--resume must be none or auto, got " + resume);
 }
 

@@ -16,7 +16,7 @@ namespace weir {
 
 struct CheckpointFlags {
   int64_t save_every = 0, keep = 3, keep_every = 0;
-  std::string resume = "none", save_async = "on";
+  std::string resume = "none", save_async = "on", save_tied = "once";
 
   po::options_description Options();
   // Those of them that decide what a plan has: --save-every and --save-async.
@@ -24,6 +24,7 @@ struct CheckpointFlags {
   void Check() const;  // throws UsageError
   bool enabled() const { return save_every > 0; }
   bool resumes() const { return resume == "auto"; }
+  bool saves_both() const { return save_tied == "both"; }
   bool asynchronous() const { return save_async == "on"; }
   Staging staging() const { return !enabled() ? Staging::kNone : asynchronous() ? Staging::kSnapshot : Staging::kChunks; }
 };

@@ -181,8 +181,8 @@ void RunFolder::RecordLate(const CheckpointRecord& record) {
   if (record.step > saved_) log_->Write(record);
 }
 
-void RunFolder::Save(const TrainingSession& session, Communicator* world) const {
-  SaveWeights(session, Weights(), Steps(), world);
+void RunFolder::Save(const TrainingSession& session, Communicator* world, const SavedOnce& once) const {
+  SaveWeights(session, Weights(), Steps(), world, once);
   log_->CheckIsThere();
   WriteText(folder_ / "loss.svg", LossPicture(ReadMetrics(Log(), step_, kMostPoints), title_));
 }

@@ -1,5 +1,6 @@
 #include "optim/export.h"
 
+#include <algorithm>
 #include <set>
 
 #include "graph/error.h"
@@ -29,12 +30,14 @@ void ExportModel(const Graph& canonical, const std::filesystem::path& source, co
   for (const Value* parameter : canonical.ValuesWithRole(Role::kParameter)) {
     const Dims dims = ToDims(parameter->shape);
     std::vector<float> values(static_cast<size_t>(NumElements(dims)));
-    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
-      const auto it = weights.find(piece.tensor);
-      if (it == weights.end()) {
-        missing.push_back(piece.tensor);
+    for (const auto& block : BlocksOf(SourcePieces(*parameter, true))) {
+      const auto there = std::ranges::find_if(block, [&](const ParameterPiece& piece) { return weights.contains(piece.tensor); });
+      if (there == block.end()) {
+        missing.push_back(block[0].tensor);
         continue;
       }
+      const ParameterPiece& piece = *there;
+      const auto it = weights.find(piece.tensor);
       WEIR_CHECK(it->second->dims() == piece.dims, ErrorCode::kInvalidArgument, "weight '", piece.tensor, "' is ",
                  ToString(it->second->dims()), ", the model needs ", ToString(piece.dims));
       const auto from = it->second->AsFloats();

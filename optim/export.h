@@ -5,17 +5,19 @@
 
 #include "graph/graph.h"
 #include "graph_passes/pipeline.h"
+#include "optim/tied_weights.h"
 #include "optim/training_session.h"
 
 namespace weir {
 
 // Trained weights as safetensors under the framework's names (the file's initializer names where those
-// are not known) and layouts, in each tensor's file dtype; tied weights once. Atomic. Every rank calls it,
+// are not known) and layouts, in each tensor's file dtype; each parameter of `once` under one name (optim/tied_weights.h). Atomic. Every rank calls it,
 // rank 0 writes, 16 MiB at a time where the tensor's rows are the parameter's, else one tensor at a time; with `world` the others
 // wait for it, however long it takes.
-void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world = nullptr);
+void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world = nullptr,
+                 const SavedOnce& once = {});
 
-// Of what SaveWeights writes, but for the file's header.
+// Of what SaveWeights writes at most, but for the file's header.
 int64_t WeightsBytes(const TrainingSession& session);
 
 // Returns when `work`, invalid on ranks that have none, is done on all ranks, or throws its error. They meet every half
@@ -25,7 +27,7 @@ void AwaitTogether(std::future<void> work, Communicator* world);
 // What train should say at its start: that weights cannot go back into the model's file, for it holds them quantised; or "".
 std::string LostInExport(const Graph& canonical);
 
-// Writes `weights` (as SaveWeights made them) back into the user's own ONNX graph.
+// Writes `weights` (as SaveWeights made them; of tied ones any) back into the user's own ONNX graph.
 void ExportModel(const Graph& canonical, const std::filesystem::path& source, const NamedTensors& weights,
                  const std::filesystem::path& target);
 

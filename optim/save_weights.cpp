@@ -96,11 +96,11 @@ void CheckFinite(const TrainingSession& session) {
 // Of rank 0: gives the pieces of the tensors to a thread that writes them, so that a slow disk keeps no rank from meeting the others.
 class WeightsFile {
  public:
-  WeightsFile(const std::filesystem::path& path, const std::vector<TensorEntry>& entries, int64_t step)
-      : memory_(kMostElements * sizeof(float)), ring_(memory_), written_(std::async(std::launch::async, [this, path, &entries, step] {
+  WeightsFile(const std::filesystem::path& path, const std::vector<TensorEntry>& entries, const std::map<std::string, std::string>& metadata)
+      : memory_(kMostElements * sizeof(float)), ring_(memory_), written_(std::async(std::launch::async, [this, path, &entries, &metadata] {
           const auto take = [this](const TensorEntry& entry, OutputFile& file) { Take(BytesOf(entry.dtype, NumElements(entry.dims)), file); };
           try {
-            WriteSafetensors(path, entries, {{"format", "pt"}, {"step", std::to_string(step)}}, take);
+            WriteSafetensors(path, entries, metadata, take);
           } catch (...) {
             ring_.Close();
             throw;
@@ -160,25 +160,29 @@ int64_t WeightsBytes(const TrainingSession& session) {
   return all;
 }
 
-void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world) {
+void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world, const SavedOnce& once) {
   CheckFinite(session);
   std::vector<TensorEntry> entries;
-  std::map<std::string, std::pair<const Value*, const ParameterPiece*>> sources;
+  std::map<std::string, std::pair<const Value*, ParameterPiece>> sources;
+  std::map<std::string, std::string> metadata;
   for (const Value* parameter : session.parameters()) {
-    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
-      if (sources.try_emplace(piece.tensor, parameter, &piece).second) entries.push_back({piece.tensor, piece.dtype, piece.dims});
+    for (const ParameterPiece& piece : SavedPieces(*parameter, once)) {
+      if (sources.try_emplace(piece.tensor, parameter, piece).second) entries.push_back({piece.tensor, piece.dtype, piece.dims});
     }
+    if (once.contains(parameter->name)) metadata.merge(TiedNames(*parameter));
   }
+  metadata.insert_or_assign("format", "pt");
+  metadata.insert_or_assign("step", std::to_string(step));
   std::unique_ptr<WeightsFile> file;
-  if (session.rank() == 0) file = std::make_unique<WeightsFile>(path, entries, step);
+  if (session.rank() == 0) file = std::make_unique<WeightsFile>(path, entries, metadata);
   for (const TensorEntry& entry : entries) {
     const auto& [parameter, piece] = sources.at(entry.name);
     Dims dims = WholeDims(*parameter);
-    for (const Chunk& chunk : ChunksOf(*piece, dims)) {
+    for (const Chunk& chunk : ChunksOf(piece, dims)) {
       const std::vector<float> values = GatherRows(session, *parameter, chunk.rows);
       if (!file) continue;
       if (!dims.empty()) dims[0] = chunk.rows.size();
-      file->Write(EncodeFloats(ExtractPiece(chunk.part, dims, values), piece->dtype));
+      file->Write(EncodeFloats(ExtractPiece(chunk.part, dims, values), piece.dtype));
     }
     if (world != nullptr) world->Barrier({"Barrier", entry.name});  // no rank runs far ahead of rank 0, and waits too long
   }

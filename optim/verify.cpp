@@ -12,6 +12,7 @@
 #include "graph/parameter.h"
 #include "optim/compare_forward.h"
 #include "optim/reference_file.h"
+#include "optim/tied_weights.h"
 #include "optim/training_session.h"
 
 namespace weir {
@@ -46,7 +47,9 @@ std::map<std::string, std::vector<float>> Gather(const TrainingSession& session,
 void SetGradients(TrainingSession& session, const NamedTensors& file, const std::string& prefix) {
   for (const Value* parameter : session.parameters()) {
     std::vector<float> target = session.Gradient(*parameter);
-    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
+    for (const auto& block : BlocksOf(SourcePieces(*parameter, true))) {
+      const auto there = std::ranges::find_if(block, [&](const ParameterPiece& one) { return file.contains(prefix + one.tensor); });
+      const ParameterPiece& piece = there == block.end() ? block[0] : *there;  // PyTorch has a tied gradient under one of its names
       const auto source = Need(file, prefix + piece.tensor).AsFloats();
       ForEachElement(piece, ToDims(parameter->shape), [&](int64_t from, int64_t to) {
         target[static_cast<size_t>(to)] = source[static_cast<size_t>(from)];
