@@ -84,7 +84,8 @@ void RunCheckpoints::TellNoneWhole() const {
   for (const auto& entry : fs::directory_iterator(folder_, error)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with(".writing-")) there += StrCat("checkpoint passed over: '", entry.path().string(), "' was never finished\n");
-    if (name.starts_with("set-aside-")) there += StrCat("checkpoint passed over: '", entry.path().string(), "' was set aside; rename it to ", name.substr(10), " to go on from it\n");
+    const size_t step = name.starts_with("set-aside-") ? name.find("step-") : std::string::npos;
+    if (step != std::string::npos) there += StrCat("checkpoint passed over: '", entry.path().string(), "' was set aside; rename it to ", name.substr(step), " to go on from it\n");
   }
   const auto steps = fs::file_size(folder_.parent_path() / "metrics.jsonl", error);
   if (there.empty() && (error || steps == 0)) return;

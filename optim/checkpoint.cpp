@@ -150,9 +150,10 @@ std::vector<fs::path> Checkpoints::List() const {
 void Checkpoints::SetAside(int64_t step) const {
   for (const fs::path& checkpoint : List()) {
     if (StepOf(checkpoint) <= step) continue;
-    const fs::path aside = folder_ / (std::string(kSetAside) + checkpoint.filename().string());
+    const std::string name = checkpoint.filename().string();
     std::error_code error;
-    fs::remove_all(aside, error);
+    fs::path aside = folder_ / (kSetAside + name);  // one of the same step that was set aside before stays
+    for (int again = 2; fs::exists(aside, error); ++again) aside = folder_ / StrCat(kSetAside, again, "-", name);
     fs::rename(checkpoint, aside, error);
     WEIR_CHECK(!error, ErrorCode::kIoError, "cannot rename '", checkpoint.string(), "': ", error.message());
   }

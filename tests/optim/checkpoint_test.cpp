@@ -192,6 +192,8 @@ TEST_F(CheckpointTest, WhatWasPassedOverIsSetAsideAndRotatesNothingOut) {
   checkpoints().Rotate(1, 0);
   ASSERT_EQ(checkpoints().List().size(), 1u);
   EXPECT_EQ(Newest().filename(), "step-000000002");
+  checkpoints().SetAside(1);
+  for (const char* name : {"set-aside-step-000000002", "set-aside-2-step-000000002"}) EXPECT_TRUE(fs::exists(folder_ / "checkpoints" / name / kShard)) << "none is lost";
 }
 
 TEST_F(CheckpointTest, FiftyStepsInARowThatAreNotFiniteEndTheRun_OPT14) {
