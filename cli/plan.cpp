@@ -158,7 +158,8 @@ int PlanCommand(int argc, const char* const* argv) {
   for (const std::string& notice : IdleFlags(flags.knobs.training, flags.knobs.dispatch, flags.device, flags.knobs.training.layout.world)) std::cerr << notice << "\n";
   SetThreadsOfRank(flags.threads, flags.knobs.training.layout.world);  // workspaces of CPU kernels grow with them
   if (device == DeviceKind::kCuda) budgets.beside_arena = kCudaContext;
-  const MachineRates rates = !flags.machine.empty() ? ReadMachine(flags.machine) : device == DeviceKind::kCuda ? MachineRates{} : CpuRates(CpuThreads());
+  const MachineRates gpu = flags.knobs.training.precision == "bfloat16" ? MachineRates{} : Float32Rates();
+  const MachineRates rates = !flags.machine.empty() ? ReadMachine(flags.machine, gpu) : device == DeviceKind::kCuda ? gpu : CpuRates(CpuThreads());
   PassManager passes;
   const auto graph = LoadCanonical(flags.model, values, passes);
   const StepPlan step = PlanStepOf(*graph, flags.knobs, device, passes);

@@ -6,13 +6,17 @@
 #include <cerrno>
 #include <cstring>
 #include <ctime>
+#include <cstdlib>
 #include <fstream>
+#include <iostream>
+#include <iterator>
 #include <map>
 #include <set>
 #include <sstream>
 
 #include "cli/outputs.h"
 #include "graph/error.h"
+#include "importer/safetensors.h"
 #include "optim/checkpoint.h"
 #include "optim/export.h"
 
@@ -135,6 +139,25 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
   std::vector<std::string> changes;
   for (const FlagChange& change : FlagChanges(then, now)) changes.push_back(StrCat("--", change.flag, ": ", change.then, " then, ", change.now, " now"));
   return changes;
+}
+
+void KeepOldWeights(const fs::path& folder, const Restart& restart) {
+  const fs::path weights = folder / "weights.safetensors";
+  if (!fs::exists(weights)) return;
+  const auto metadata = ReadSafetensors(weights).metadata;
+  const auto step = metadata.find("step");
+  const std::string after = step == metadata.end() ? "" : step->second;
+  if (after == "0") return;  // as they were before training
+  std::ifstream file(folder / "config.ini");
+  const std::string then((std::istreambuf_iterator<char>(file)), {});
+  const bool same = !after.empty() && FlagChanges(then, restart.config).empty();
+  const bool ended_early = same && std::atoll(after.c_str()) < restart.steps;
+  WEIR_CHECK(ended_early && restart.saves, ErrorCode::kInvalidArgument, "run folder '", folder.string(), "' holds ", weights.filename().string(),
+             after.empty() ? "" : " after step " + after, " and no checkpoint to go on from, so a run would begin anew and overwrite them; give another --out, or move them away",
+             ended_early ? " (checkpoints are written with --save-every)" : "");
+  const fs::path kept = folder / ("weights-after-" + after + ".safetensors");
+  fs::rename(weights, kept);
+  std::cerr << "the weights after step " << after << " of the run that ended here are kept in '" << kept.string() << "'\n";
 }
 
 RunFolder::RunFolder(fs::path folder, std::string title, int64_t resumed, bool events, Progress progress)

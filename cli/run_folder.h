@@ -21,6 +21,16 @@ std::string UnwritableNotice(const std::filesystem::path& folder);
 // Removes what a failed start has left in such a folder. Only while no other run writes there.
 void ClearFolder(const std::filesystem::path& folder);
 
+// For a run that would go on in `folder` and finds no checkpoint: trained weights that lie there are not to be overwritten. Those
+// of the same flags, ended early, whose checkpoints (`saves`) were yet to come, are renamed weights-after-STEP.safetensors, which
+// is said; any others throw InvalidArgument.
+struct Restart {
+  std::string config;  // resolved
+  int64_t steps = 0;
+  bool saves = false;
+};
+void KeepOldWeights(const std::filesystem::path& folder, const Restart& restart);
+
 // Held while a run writes its folder. Throws InvalidArgument when another process holds it.
 class RunLock {
  public:

@@ -186,6 +186,11 @@ double StepCost::Total(double micro_batches) const {
   return total;
 }
 
+MachineRates Float32Rates() {
+  return {.name = "an H200 in float32", .gemm_flops = 45e12, .attention_flops = 20e12, .attention_backward_flops = 20e12, .experts_flops = 40e12,
+          .experts_backward_flops = 35e12};
+}
+
 MachineRates CpuRates(int64_t cores) {
   const auto n = static_cast<double>(cores);
   return {.name = StrCat(cores, cores == 1 ? " CPU core" : " CPU cores"),
@@ -200,12 +205,11 @@ MachineRates CpuRates(int64_t cores) {
           .link = 2e9 * n};
 }
 
-MachineRates ReadMachine(const std::string& path) {
+MachineRates ReadMachine(const std::string& path, MachineRates rates) {
   std::ifstream file(path);
   WEIR_CHECK(file.good(), ErrorCode::kIoError, "--machine=", path, ": cannot be read");
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   WEIR_CHECK(json.is_object(), ErrorCode::kInvalidArgument, "--machine=", path, ": expected a JSON object such as {\"gemm_flops\": 6e14}");
-  MachineRates rates;
   rates.name = "'" + path + "'";
   const std::map<std::string, double*> members = {
       {"gemm_flops", &rates.gemm_flops},       {"attention_flops", &rates.attention_flops}, {"attention_backward_flops", &rates.attention_backward_flops},

@@ -18,12 +18,15 @@ struct MachineRates {
   double link = 348e9;                // each way
 };
 
+// One H200's in float32: own kernels without tensor cores.
+MachineRates Float32Rates();
+
 // `cores` of an AMD EPYC with AVX-512 in float32, as `weir bench` has them; rough for models of small matrices.
 MachineRates CpuRates(int64_t cores);
 
-// A JSON object with these members' names; absent ones keep the H200's. Throws InvalidArgument naming unknown keys and
+// A JSON object with these members' names; absent ones keep those of `rates`. Throws InvalidArgument naming unknown keys and
 // values that are not positive.
-MachineRates ReadMachine(const std::string& path);
+MachineRates ReadMachine(const std::string& path, MachineRates rates = {});
 
 // An estimate, not a measurement: every launch takes what its flop or its bytes take at the machine's rate, whichever
 // is more. Copies to the host hide behind the phase they run in, rows between ranks behind all chunks but one.

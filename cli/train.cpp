@@ -249,6 +249,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (world != nullptr) CheckSameStart(*world, resumed);
   WEIR_CHECK(resumed <= flags.trainer.steps, ErrorCode::kInvalidArgument, "--steps=", flags.trainer.steps, ": the run in '", path.string(),
              "' has finished step ", resumed, " already");
+  if (leads && resumed == 0 && flags.checkpoints.resumes()) KeepOldWeights(path, {flags.config, flags.trainer.steps, flags.checkpoints.enabled()});
   if (resumed == flags.trainer.steps && leads) std::cerr << "all " << resumed << " steps are done already\n";
   std::unique_ptr<RunFolder> folder;
   if (leads) {
@@ -262,7 +263,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     const int64_t ranks = flags.trainer.training.layout.world;
     std::cerr << "training on " << (ranks > 1 ? StrCat(ranks, " ranks of ") : "")
               << (flags.trainer.device.kind == DeviceKind::kCuda ? "a GPU and " : "") << CpuThreads() << " CPU threads: "
-              << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << trainer.tokens_per_step()
+              << data.tokens_per_epoch() << (data.is_text() ? " tokens (bytes of text) in " : " tokens in ") << data.documents() << " documents, " << trainer.tokens_per_step()
               << " tokens per step, arena " << FormatBytes(trainer.session().plan().arena_bytes) << (ranks > 1 ? " per rank\n" : "\n");
     const TrainingOptions& training = options.training;
     if (data.weighted() || evaluations.weighted()) {
@@ -338,7 +339,7 @@ int DryRun(TrainFlags& flags, int64_t world) {
   Plan plan = MakePlan(*graph, ParseDevice(flags.run.device));
   ReserveStaging(*graph, plan, StagingBytes(flags.checkpoints.staging(), *graph, training.layout, 0));
   std::cout << flags.config << "\n" << PlanTable(plan);
-  std::cerr << "dry run: " << data.tokens_per_epoch() << " tokens in " << data.documents() << " documents, " << world << " ranks\n";
+  std::cerr << "dry run: " << data.tokens_per_epoch() << (data.is_text() ? " tokens (bytes of text) in " : " tokens in ") << data.documents() << " documents, " << world << " ranks\n";
   return kExitOk;
 }
 

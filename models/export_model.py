@@ -62,8 +62,11 @@ def main():
         LogitsOnly(model).eval(), (ids,), input_names=["input_ids"], output_names=["logits"],
         opset_version=args.opset, dynamo=True, dynamic_shapes={"input_ids": {0: batch, 1: sequence}},
         optimize=not has_equal_parameters(model))
+    first = {}  # of tied parameters transformers keeps the first name
+    same = {name: first.setdefault(id(p), name) for name, p in model.named_parameters(remove_duplicate=False)}
     for value in list(program.model.graph.initializers.values()):
-        value.name = value.name.removeprefix("model.")  # of LogitsOnly
+        name = value.name.removeprefix("model.")  # of LogitsOnly
+        value.name = same.get(name, name)
     program.save(args.output, external_data=True)
     print(f"wrote {args.output}; check it with: weir import {args.output}")
 

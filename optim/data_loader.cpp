@@ -91,6 +91,10 @@ uint64_t DataLoader::hash() const {
   return hash;
 }
 
+bool DataLoader::is_text() const {
+  return std::ranges::any_of(streams_, [](const TokenStream& stream) { return stream.is_text(); });
+}
+
 bool DataLoader::weighted() const {
   return std::ranges::any_of(streams_, [](const TokenStream& stream) { return stream.weighted(); });
 }

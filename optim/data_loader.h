@@ -29,6 +29,7 @@ class DataLoader {
   int64_t documents() const;
   uint64_t hash() const;  // of all ids of all sources and what is to be predicted, in order
   bool weighted() const;  // some source's files weigh tokens; those of the others weigh 1
+  bool is_text() const;   // some source's tokens are the bytes of a text
   int64_t samples_per_epoch() const;  // of one source
   const std::vector<TokenStream>& streams() const { return streams_; }
 

@@ -69,6 +69,9 @@ class StoredTokens : public TokenFile {
     }
   }
 
+  bool is_text() const override { return text_; }
+  void SetText() { text_ = true; }
+
   void SetDocuments(std::vector<int64_t> starts) { starts_ = std::move(starts); }
 
   void SetRows(int64_t rows, int64_t columns) {
@@ -94,6 +97,7 @@ class StoredTokens : public TokenFile {
   std::unique_ptr<DataFile> file_;
   Width width_;
   int64_t offset_;
+  bool text_ = false;
 };
 
 using Tokens = std::unique_ptr<StoredTokens>;
@@ -262,7 +266,23 @@ Tokens OpenBin(const fs::path& path, const std::string& format) {
 Tokens OpenText(const fs::path& path) {
   auto file = std::make_unique<DataFile>(path);
   const int64_t bytes = file->size();
-  return std::make_unique<StoredTokens>(path, std::move(file), Width::kU8, 0, bytes);
+  auto tokens = std::make_unique<StoredTokens>(path, std::move(file), Width::kU8, 0, bytes);
+  tokens->SetText();
+  return tokens;
+}
+
+// Whether its first line is an object that holds a list of ids, as JSONL has them.
+bool LooksLikeIds(const fs::path& path) {
+  constexpr int64_t kLooked = 1 << 16;
+  const DataFile file(path);
+  const auto bytes = file.Values<char>(0, std::min(kLooked, file.size()));
+  const std::string text(bytes.begin(), bytes.end()), line = text.substr(0, text.find('\n'));
+  for (const std::string key : {"\"input_ids\"", "\"completion\""}) {
+    const size_t at = line.find(key);
+    const size_t value = at == line.npos ? at : line.find_first_not_of(" :", at + key.size());
+    if (line.starts_with('{') && value != line.npos && line[value] == '[') return true;
+  }
+  return false;
 }
 
 std::unique_ptr<TokenFile> OpenOne(const fs::path& path, const TokenFileOptions& options) {
@@ -301,6 +321,8 @@ std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const fs::path& path,
   std::vector<std::unique_ptr<TokenFile>> files;
   WEIR_CHECK(fs::exists(path), ErrorCode::kIoError, "data path '", path.string(), "' does not exist");
   if (!fs::is_directory(path)) {
+    WEIR_CHECK(options.format != "auto" || path.extension() != ".json", ErrorCode::kInvalidArgument, "'", path.string(),
+               "': .json may be token ids or text; give --data-format jsonl (an object a line), or text (each byte a token)");
     files.push_back(OpenOne(path, options));
     return files;
   }
@@ -310,7 +332,12 @@ std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const fs::path& path,
     if (entry.is_regular_file() && !hidden && entry.path().extension() != ".idx") found.insert(entry.path());
   }
   for (const fs::path& file : found) {
-    if (fs::file_size(file) > 0) files.push_back(OpenOne(file, options));
+    if (fs::file_size(file) == 0) continue;
+    WEIR_CHECK(options.format != "auto" || file.extension() != ".json" || !LooksLikeIds(file), ErrorCode::kInvalidArgument, "'", file.string(),
+               "' looks like token ids, but a folder's .json is read as text; rename it to .jsonl, or give --data-format text");
+    files.push_back(OpenOne(file, options));
+    WEIR_CHECK(files.back()->is_text() == files.front()->is_text(), ErrorCode::kInvalidArgument, "folder '", path.string(), "' holds both token ids and text, whose bytes would be ids: '",
+               files.front()->path(), "' and '", files.back()->path(), "'; take one of them away");
   }
   return files;
 }

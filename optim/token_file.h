@@ -17,6 +17,8 @@ class TokenFile {
   // Document starts, ending with tokens(): document d is [starts[d], starts[d+1]).
   const std::vector<int64_t>& document_starts() const { return starts_; }
   const std::string& path() const { return path_; }
+  // Its tokens are the bytes of a text, not ids that some tokeniser gave.
+  virtual bool is_text() const { return false; }
   // Copies ids [first, first + out.size()).
   virtual void Read(int64_t first, std::span<int64_t> out) const = 0;
   // Which of them are to be predicted, 1 or 0: all, unless the file says otherwise.
@@ -38,13 +40,13 @@ class TokenFile {
 
 struct TokenFileOptions {
   // "auto": by name and header (.npy; Megatron .bin with .idx beside; llm.c .bin by its magic number;
-  // .jsonl; known text suffixes). A headerless .bin needs "u16" or "u32". "text" reads bytes as ids 0..255.
+  // .jsonl; known text suffixes, .json only below a folder). A headerless .bin needs "u16" or "u32". "text" reads bytes as ids 0..255.
   std::string format = "auto";
   int64_t separator = -1;  // id that ends a document in formats without document bounds; -1 = none
 };
 
 // Opens one file, or every regular file below a directory (each its own documents, in path order).
-// Throws IoError / InvalidArgument naming the file and what was found.
+// Throws IoError / InvalidArgument naming the file and what was found; also for a folder of both text and token ids.
 std::vector<std::unique_ptr<TokenFile>> OpenTokenFiles(const std::filesystem::path& path,
                                                        const TokenFileOptions& options);
 

@@ -52,6 +52,7 @@ class TokenStream {
   uint64_t hash() const { return hash_; }  // of all ids and of what is to be predicted, in file order
   const std::vector<FileContent>& contents() const { return contents_; }
   bool weighted() const { return files_.front()->weighted(); }
+  bool is_text() const { return files_.front()->is_text(); }  // of the first file, as all of a folder
   int64_t samples_per_epoch() const;  // the last one may be begun only
 
  private:

@@ -278,9 +278,22 @@ TEST_F(Plans, AutoTakesMoreRanksThanHeads) {
   EXPECT_NE(flags.find("--context-parallel 8"), std::string::npos) << flags;
 }
 
+// 2 x 4096^3 flop of one product: cuBLAS on tensor cores, or own kernels without them.
+TEST_F(Plans, EstimatesTellPrecisionsApart) {
+  const auto graph = ParseText("graph (float[4096,4096] x) => (float[4096,4096] y)\nparameter float[4096,4096] w\n{ y = Linear(x, w) }");
+  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  const double flop = 2.0 * 4096 * 4096 * 4096;
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, Float32Rates()).micro_batch.at("products"), flop / 45e12);
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, MachineRates{}).micro_batch.at("products"), flop / 600e12);
+  const std::string sizes = "--sequence 64 --device cuda --precision ";
+  EXPECT_EQ(PlanOf(sizes + "float32")["estimate"]["machine"], "an H200 in float32");
+  EXPECT_EQ(PlanOf(sizes + "bfloat16")["estimate"]["machine"], "an H200 in bfloat16");
+}
+
 TEST_F(Plans, MachineFilesAreChecked) {
   EXPECT_EQ(ReadMachine(File("a.json", R"({"gemm_flops": 1e12, "link": 5e9})")).gemm_flops, 1e12);
   EXPECT_EQ(ReadMachine(File("b.json", "{}")).h2d, MachineRates{}.h2d);
+  EXPECT_EQ(ReadMachine(File("b.json", "{}"), Float32Rates()).gemm_flops, Float32Rates().gemm_flops);
   for (const char* text : {R"({"gemm": 1})", R"({"link": 0})", R"({"link": "fast"})", "[]", "{"}) EXPECT_THROW(ReadMachine(File("c.json", text)), Error) << text;
   EXPECT_EQ(Weir("plan " + kModel + " --sequence 32 --machine " + File("d.json", R"({"speed": 1})")).code, 2);
   EXPECT_EQ(Weir("plan " + kModel + " --sequence 32 --machine " + (folder_ / "none.json").string()).code, 1);

@@ -242,6 +242,7 @@ TEST_F(Resume, SaysWhatIsThereInsteadOfAWholeCheckpoint) {
   const fs::path checkpoints = folder_ / "run/checkpoints";
   fs::rename(checkpoints / CheckpointName(3), checkpoints / UnfinishedName(3));
   fs::create_directories(checkpoints / ("set-aside-" + CheckpointName(9)));
+  fs::remove(folder_ / "run/weights.safetensors");
   const Outcome anew = Train("run", "--steps 3 --resume auto");
   ASSERT_EQ(anew.code, 0) << anew.text;
   for (const std::string& text : {UnfinishedName(3) + "' was never finished\n", "set-aside-" + CheckpointName(9) + "' was set aside; rename it to " + CheckpointName(9),
@@ -250,6 +251,37 @@ TEST_F(Resume, SaysWhatIsThereInsteadOfAWholeCheckpoint) {
   }
   EXPECT_EQ(Lines("run"), 3);
   EXPECT_EQ(Train("new", "--steps 1 --resume auto").text.find("no whole checkpoint"), std::string::npos) << "nothing was there";
+}
+
+// A run that finished, one of other flags, and one that could never go on: what they trained stays as it is.
+TEST_F(Resume, OverwritesNoTrainedWeights) {
+  ASSERT_EQ(Train("run", "--steps 3 --save-every 0").code, 0);
+  const std::string weights = Slurp(folder_ / "run/weights.safetensors"), metrics = Slurp(folder_ / "run/metrics.jsonl");
+  for (const char* flags : {"--steps 3 --save-every 0", "--steps 5 --save-every 0", "--steps 5 --seed 7"}) {
+    const Outcome refused = Train("run", std::string(flags) + " --resume auto");
+    EXPECT_EQ(refused.code, 1) << flags;
+    EXPECT_NE(refused.text.find("holds weights.safetensors after step 3 and no checkpoint to go on from"), std::string::npos) << refused.text;
+  }
+  EXPECT_EQ(Slurp(folder_ / "run/weights.safetensors"), weights);
+  EXPECT_EQ(Slurp(folder_ / "run/metrics.jsonl"), metrics);
+}
+
+// The same command again, as restart loops give it, after an end before the first checkpoint.
+TEST_F(Resume, KeepsTheWeightsOfAnEarlyEnd) {
+  const std::string flags = "--steps 100000 --save-every 90000 --schedule constant --resume auto";
+  Interrupt("run", flags, 3, SIGINT);
+  fs::remove_all(folder_ / "run/checkpoints");  // that of the signal
+  fs::remove(folder_ / "run/metrics.jsonl");    // whose lines Interrupt counts
+  const std::string weights = Slurp(folder_ / "run/weights.safetensors");
+  ASSERT_FALSE(weights.empty());
+  Interrupt("run", flags, 1, SIGKILL);
+  int kept = 0;
+  for (const auto& entry : fs::directory_iterator(folder_ / "run")) {
+    if (!entry.path().filename().string().starts_with("weights-after-")) continue;
+    ++kept;
+    EXPECT_TRUE(Slurp(entry.path()) == weights) << entry.path();
+  }
+  EXPECT_EQ(kept, 1);
 }
 
 // Copied without the rest of its run: the checkpoint knows its flags.

@@ -168,5 +168,31 @@ TEST_F(TokenFiles, RowsOfAnArrayAreDocuments) {
   }
 }
 
+// Hugging Face calls lines of ids train.json; a source tree's .json is text.
+TEST_F(TokenFiles, JsonIsNeitherIdsNorTextUntilItIsSaid) {
+  const fs::path path = folder_ / "one/train.json";
+  fs::create_directories(path.parent_path());
+  std::ofstream(path) << "{\"id\": 7, \"input_ids\": [3, 4, 5]}\n";
+  const std::string told = Message([&] { OpenTokenFiles(path, {}); });
+  EXPECT_NE(told.find("train.json': .json may be token ids or text; give --data-format jsonl"), std::string::npos) << told;
+  EXPECT_EQ(ReadAll(*OpenTokenFiles(path, {.format = "jsonl"})[0]), (std::vector<int64_t>{3, 4, 5}));
+  EXPECT_EQ(OpenTokenFiles(path, {.format = "text"})[0]->tokens(), 34);
+  const std::string below = Message([&] { OpenTokenFiles(path.parent_path(), {}); });
+  EXPECT_NE(below.find("looks like token ids"), std::string::npos) << below;
+  std::ofstream(path) << "{\n  \"input_ids\": [3]\n}\n";
+  EXPECT_TRUE(OpenTokenFiles(path.parent_path(), {}).at(0)->is_text());
+}
+
+TEST_F(TokenFiles, AFolderOfIdsAndTextIsRefused) {
+  fs::create_directories(folder_ / "mixed");
+  std::ofstream(folder_ / "mixed/README.md") << "words";
+  EXPECT_TRUE(OpenTokenFiles(folder_ / "mixed", {}).at(0)->is_text());
+  std::ofstream(folder_ / "mixed/tokens.jsonl") << "{\"input_ids\": [1, 2]}\n";
+  const std::string told = Message([&] { OpenTokenFiles(folder_ / "mixed", {}); });
+  EXPECT_NE(told.find("holds both token ids and text"), std::string::npos) << told;
+  EXPECT_NE(told.find("README.md' and '"), std::string::npos) << told;
+  EXPECT_EQ(OpenTokenFiles(folder_ / "mixed", {.format = "text"}).size(), 2u) << "as it was asked for";
+}
+
 }  // namespace
 }  // namespace weir
