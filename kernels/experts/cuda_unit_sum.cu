@@ -204,7 +204,9 @@ class Consumer {
  private:
   __device__ Note Await() const {
     WaitBarrier(ring_.full + ring_.stage, ring_.parity);
-    return ring_.notes[ring_.stage];
+    const Note note = ring_.notes[ring_.stage];
+    SyncWarpgroup(1 + group_);  // all have read before one thread gives the stage back
+    return note;
   }
 
   // Sums a tile whose first note is given, and returns the first of the next.
