@@ -10,6 +10,7 @@
 #include <iomanip>
 #include <ostream>
 #include <sstream>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -228,15 +229,27 @@ void MetricsLog::WriteLine(const std::string& line) {
   }
 }
 
+namespace {
+
+// "3:07"
+std::string Minutes(double seconds) {
+  const int64_t whole = std::llround(seconds);
+  return StrCat(whole / 60, whole % 60 < 10 ? ":0" : ":", whole % 60);
+}
+
+}  // namespace
+
 Progress::Progress(int64_t steps, int64_t every, std::ostream& out, bool terminal)
     : steps_(steps), every_(every > 0 ? every : 1), out_(out), terminal_(terminal) {}
+
+void Progress::Tell(const std::string& text) { out_ << (terminal_ ? "\r" : "") << text << (terminal_ ? "\x1b[K\n" : "\n") << std::flush; }
 
 // Once: there may be many.
 void Progress::TellUnlabelled(int64_t step) {
   if (told_unlabelled_) return;
   told_unlabelled_ = true;
-  out_ << (terminal_ ? "\r" : "") << "step " << step << ": no position has a label to learn: such steps change nothing, and their loss is null in "
-       << "metrics.jsonl (told once); with more tokens a step (--sequence, --micro-batch, --grad-accumulation) they are fewer" << (terminal_ ? "\x1b[K\n" : "\n");
+  Tell(StrCat("step ", step, ": no position has a label to learn: such steps change nothing, and their loss is null in metrics.jsonl (told once); "
+              "with more tokens a step (--sequence, --micro-batch, --grad-accumulation) they are fewer"));
 }
 
 void Progress::Show(const StepRecord& r) {
@@ -244,13 +257,12 @@ void Progress::Show(const StepRecord& r) {
   mean_step_ms_ += (r.step_ms - mean_step_ms_) / static_cast<double>(std::min<int64_t>(r.step, 20));
   const bool last = r.step == steps_;
   if (!last && !terminal_ && r.step % every_ != 0 && r.step != 1) return;
-  const int64_t eta_s = std::llround(static_cast<double>(steps_ - r.step) * mean_step_ms_ / 1e3);
   std::ostringstream line;
   line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed;
   if (!r.unlabelled) line << "  loss " << std::setprecision(4) << r.loss << "  grad norm " << std::setprecision(3) << r.grad_norm;
   line << "  lr " << std::scientific << std::setprecision(2) << r.learning_rate << std::fixed
-       << std::setprecision(0) << "  " << r.tokens_per_s << " tokens/s  ETA " << eta_s / 60 << ":" << std::setw(2)
-       << std::setfill('0') << eta_s % 60 << (r.spike ? "  SKIPPED: loss spike" : r.unlabelled ? "  SKIPPED: no label" : r.skipped ? "  SKIPPED: not finite" : "");
+       << std::setprecision(0) << "  " << r.tokens_per_s << " tokens/s  ETA "
+       << Minutes(static_cast<double>(steps_ - r.step) * mean_step_ms_ / 1e3) << (r.spike ? "  SKIPPED: loss spike" : r.unlabelled ? "  SKIPPED: no label" : r.skipped ? "  SKIPPED: not finite" : "");
   if (terminal_) {
     constexpr int kBar = 24;
     const auto filled = static_cast<size_t>(r.step * kBar / std::max<int64_t>(steps_, 1));
@@ -262,12 +274,30 @@ void Progress::Show(const StepRecord& r) {
   out_ << std::flush;
 }
 
+void Progress::Show(const EvalProgress& e) {
+  constexpr double kEvery_s = 10, kOnTerminal_s = 0.5;
+  std::ostringstream line;
+  line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << e.step << "/" << steps_ << "  ";
+  if (e.done == 0) {
+    shown_s_ = 0;
+    if (std::exchange(told_evaluation_, true)) return;
+    line << "evaluation: " << e.tokens << " tokens in " << e.batches << (e.batches == 1 ? " micro-batch" : " micro-batches") << " of each rank"
+         << (e.all ? ", all of --eval-data each time (--eval-batches N reads less)" : "");
+    return Tell(line.str());
+  }
+  if (e.elapsed_s - shown_s_ < (terminal_ ? kOnTerminal_s : kEvery_s)) return;
+  shown_s_ = e.elapsed_s;
+  line << "evaluation: " << e.done << " of " << e.batches << " micro-batches  ETA "
+       << Minutes(e.elapsed_s / static_cast<double>(e.done) * static_cast<double>(e.batches - e.done));
+  out_ << (terminal_ ? "\r" : "") << line.str() << (terminal_ ? "\x1b[K" : "\n") << std::flush;
+}
+
 void Progress::Show(const EvalRecord& r) {
   std::ostringstream line;
   line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed
        << "  eval loss " << std::setprecision(4) << r.loss << "  perplexity " << std::setprecision(3) << std::exp(r.loss)
        << "  over " << r.tokens << " tokens in " << std::setprecision(1) << r.ms / 1e3 << " s";
-  out_ << (terminal_ ? "\r" : "") << line.str() << (terminal_ ? "\x1b[K\n" : "\n") << std::flush;
+  Tell(line.str());
 }
 
 void Progress::Show(const CheckpointRecord& r) {
@@ -275,7 +305,7 @@ void Progress::Show(const CheckpointRecord& r) {
   line << "step " << std::setw(static_cast<int>(std::to_string(steps_).size())) << r.step << "/" << steps_ << std::fixed << std::setprecision(3)
        << "  checkpoint: steps waited " << r.waited_ms / 1e3 << " s (" << std::setprecision(2) << 100 * r.share << " % of the time since the last), "
        << std::setprecision(3) << "written in " << r.write_ms / 1e3 << " s";
-  out_ << (terminal_ ? "\r" : "") << line.str() << (terminal_ ? "\x1b[K\n" : "\n") << std::flush;
+  Tell(line.str());
 }
 
 }  // namespace weir

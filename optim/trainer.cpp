@@ -79,11 +79,16 @@ StepReader::Batches Trainer::TakeStep() {
   return reader_.Take(samples_, step_ + 1 < options_.steps ? std::optional(next) : std::nullopt);
 }
 
+EvalProgress Trainer::Evaluation(const DataLoader& held_out, int64_t batches) const {
+  const int64_t all = DivCeil(held_out.samples_per_epoch(), samples_per_micro_batch()), read = batches == 0 ? all : std::min(batches, all);
+  const int64_t tokens = std::min(held_out.tokens_per_epoch(), read * samples_per_micro_batch() * options_.sequence);
+  return {.step = step_, .batches = read, .tokens = tokens, .all = read == all};
+}
+
 std::optional<EvalRecord> Trainer::Evaluate(const DataLoader& held_out, int64_t batches, const std::function<bool()>& stop) {
   CheckWeighted(held_out);
   const auto start = std::chrono::steady_clock::now();
-  const int64_t all = DivCeil(held_out.samples_per_epoch(), samples_per_micro_batch());
-  const auto result = session_.Evaluate(batches == 0 ? all : std::min(batches, all),
+  const auto result = session_.Evaluate(Evaluation(held_out, batches).batches,
                                         [&](int64_t micro) { return ReadMicroBatch(held_out, 0, micro); }, stop);
   if (!result) return std::nullopt;
   const std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;

@@ -74,6 +74,15 @@ struct EvalRecord {
   double time = 0;
 };
 
+// Where an evaluation stands, as shown.
+struct EvalProgress {
+  int64_t step = 0;               // finished ones before it
+  int64_t done = 0, batches = 0;  // of a rank
+  int64_t tokens = 0;             // of all of them, over all ranks, labelled or not
+  bool all = false;               // of the data
+  double elapsed_s = 0;
+};
+
 // One checkpoint that became whole, as logged. Durations are NaN when the run was killed before it could log it.
 struct CheckpointRecord {
   int64_t step = 0, bytes = 0;
@@ -99,6 +108,8 @@ class Trainer {
   // The loss on the first `batches` micro-batches of every rank of data that ends (DataOptions::once); 0 = all of it.
   // The same samples each time. nullopt when `stop` says so, as TrainingSession::Evaluate.
   std::optional<EvalRecord> Evaluate(const DataLoader& held_out, int64_t batches, const std::function<bool()>& stop);
+  // What Evaluate with the same arguments begins with.
+  EvalProgress Evaluation(const DataLoader& held_out, int64_t batches) const;
   // For a checkpoint, and to go on from one whose tensors are in the session: the next step reads the sample
   // after the last, however steps are split now.
   CheckpointState State(std::map<std::string, std::string> identity) const;
@@ -183,13 +194,15 @@ class MetricsLog {
 };
 
 // One progress line per `every` steps on stderr: step, loss, gradient norm, rate, tokens/s, ETA; redrawn
-// in place on a terminal.
+// in place on a terminal. The first evaluation says what it reads, and each how far it is, every ten seconds.
 class Progress {
  public:
   Progress(int64_t steps, int64_t every, std::ostream& out, bool terminal);
   void Show(const StepRecord& record);
+  void Show(const EvalProgress& progress);
   void Show(const EvalRecord& record);
   void Show(const CheckpointRecord& record);
+  void Tell(const std::string& text);  // a line of its own
 
  private:
   void TellUnlabelled(int64_t step);
@@ -197,8 +210,8 @@ class Progress {
   int64_t steps_, every_;
   std::ostream& out_;
   bool terminal_;
-  bool told_unlabelled_ = false;
-  double mean_step_ms_ = 0;
+  bool told_unlabelled_ = false, told_evaluation_ = false;
+  double mean_step_ms_ = 0, shown_s_ = 0;  // of the evaluation under way, its last line
 };
 
 // Loss over steps as a self-contained SVG picture.
