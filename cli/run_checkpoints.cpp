@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <iostream>
 #include <limits>
+#include <utility>
 
 #include "cli/sizes.h"
 #include "graph/error.h"
@@ -166,8 +167,15 @@ void RunCheckpoints::CheckRoom(const Trainer& trainer) const {
 void RunCheckpoints::AfterStep(const Trainer& trainer, int64_t step, RunFolder* folder) {
   if (!writer_) return;
   Tell(folder);
-  // While steps are skipped the run may be lost: what is kept stays from before.
-  if (step % flags_.save_every == 0 && !trainer.Skipping()) Save(trainer, folder);
+  const bool due = step % flags_.save_every == 0;
+  if (!trainer.Skipping()) {
+    told_skipping_ = false;
+    if (due) Save(trainer, folder);
+  } else if (due && folder != nullptr && !std::exchange(told_skipping_, true)) {
+    // The run may be lost: what is kept stays from before.
+    folder->Tell(StrCat("step ", step, ": no checkpoint while steps are skipped as not finite; ",
+                        saved_ > 0 ? StrCat("that of step ", saved_, " stays the newest") : "there is none yet"));
+  }
 }
 
 void RunCheckpoints::Finish(const Trainer& trainer, RunFolder* folder) {

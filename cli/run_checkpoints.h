@@ -25,6 +25,7 @@ struct CheckpointFlags {
   bool enabled() const { return save_every > 0; }
   bool resumes() const { return resume == "auto"; }
   bool saves_both() const { return save_tied == "both"; }
+  bool FindsOne(const std::filesystem::path& run) const { return resumes() && !Checkpoints(run / "checkpoints").List().empty(); }
   bool asynchronous() const { return save_async == "on"; }
   Staging staging() const { return !enabled() ? Staging::kNone : asynchronous() ? Staging::kSnapshot : Staging::kChunks; }
 };
@@ -44,7 +45,8 @@ class RunCheckpoints {
   void RecordResumed(RunFolder& folder) const;
   // The folder of the checkpoint of a step.
   std::filesystem::path Of(int64_t step) const { return folder_ / CheckpointName(step); }
-  // Saves when due, and records in `folder` (nullptr: not this rank's) what became whole since. Throws what went wrong since.
+  // Saves when due, unless the step was skipped as not finite, and records in `folder` (nullptr: not this rank's) what became whole
+  // since. Throws what went wrong since.
   void AfterStep(const Trainer& trainer, int64_t step, RunFolder* folder);
   // Saves the last step, unless it is saved already or there are no checkpoints, and waits for it.
   void Finish(const Trainer& trainer, RunFolder* folder);
@@ -65,6 +67,7 @@ class RunCheckpoints {
   const bool leads_;
   std::optional<CheckpointWriter> writer_;
   int64_t saved_ = 0;
+  bool told_skipping_ = false;
   std::chrono::steady_clock::time_point last_;  // when steps went on after the last save
   double since_s_ = 0, waited_s_ = 0;           // that they ran before the newest; that they stood still for it
 };

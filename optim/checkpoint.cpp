@@ -65,7 +65,8 @@ void CheckTensors(const fs::path& checkpoint, const TrainingSession& session, co
 }
 
 // What this rank holds, wherever it lies.
-CheckpointState Load(TrainingSession& session, const fs::path& checkpoint, const std::map<std::string, std::string>& identity) {
+CheckpointState Load(TrainingSession& session, const fs::path& checkpoint, const std::map<std::string, std::string>& identity,
+                     std::vector<std::string>& damages) {
   const CheckpointIndex index = ReadIndex(checkpoint);
   CheckIdentity(checkpoint, index.state.identity, identity);
   CheckTensors(checkpoint, session, index);
@@ -77,6 +78,7 @@ CheckpointState Load(TrainingSession& session, const fs::path& checkpoint, const
     reader.Read(name, first, NumElements(ToDims(parameter.shape)),
                 [&](int64_t place, std::span<const float> values) { session.WriteState(parameter, slot.kind, place, values); });
   }
+  damages = index.damages;
   return index.state;
 }
 
@@ -204,13 +206,17 @@ std::optional<CheckpointState> Checkpoints::LoadLatest(TrainingSession& session,
   for (const int64_t step : steps) {
     CheckpointState state;
     Attempt own;
+    std::vector<std::string> damages;
     try {
-      state = Load(session, folder_ / CheckpointName(step), identity);
+      state = Load(session, folder_ / CheckpointName(step), identity, damages);
     } catch (const Error& error) {
       own = {error.code() == ErrorCode::kInvalidArgument ? Reading::kOfAnotherRun : Reading::kUnreadable, error.message()};
     }
     const Attempt all = Agree(world, own);
-    if (all.reading == Reading::kDone) return state;
+    if (all.reading == Reading::kDone) {
+      for (const std::string& damage : damages) notices.push_back(StrCat("used: ", damage, ", and its weights and moments are whole"));
+      return state;
+    }
     if (all.reading == Reading::kOfAnotherRun) throw Error(ErrorCode::kInvalidArgument, all.why);  // whole
     notices.push_back(StrCat("passed over: ", all.why));
     reasons += StrCat("\n  ", all.why);

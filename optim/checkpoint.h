@@ -45,7 +45,7 @@ class Checkpoints {
   void RemoveUnfinished() const;
 
   // Fills the session from the newest checkpoint that every rank can read, of any layout, and returns its state; nullopt when there
-  // is no checkpoint at all. Every rank calls it and all agree. Adds a line to `notices` for each one passed over. Throws
+  // is no checkpoint at all. Every rank calls it and all agree. Adds a line to `notices` for each one passed over, and for each damaged text of the one used. Throws
   // InvalidArgument when a whole one belongs to another model or other data (`identity`), IoError naming all when none can be
   // read: the session's values are then anyone's.
   std::optional<CheckpointState> LoadLatest(TrainingSession& session, const std::map<std::string, std::string>& identity,

@@ -117,10 +117,19 @@ void CheckFiles(const fs::path& checkpoint, const CheckpointIndex& index) {
     WEIR_CHECK(!error && size == file.bytes, ErrorCode::kIoError, "'", (checkpoint / file.name).string(), "' ",
                error ? StrCat("cannot be read (", error.message(), ")") : StrCat("has ", size, " bytes"), ", expected ", file.bytes, " bytes");
   }
+}
+
+// Nothing is trained from them.
+void CheckTexts(const fs::path& checkpoint, CheckpointIndex& index) {
   for (const auto& [name, crc] : index.texts) {
-    const std::string text = ReadText(checkpoint / name);
-    WEIR_CHECK(Crc32(std::as_bytes(std::span(text))) == crc, ErrorCode::kIoError, "'", (checkpoint / name).string(),
-               "' was changed since it was written: its checksum does not match");
+    const fs::path path = checkpoint / name;
+    std::error_code error;
+    if (!fs::is_regular_file(path, error)) {
+      index.damages.push_back(StrCat("'", path.string(), "' is missing"));
+      continue;
+    }
+    const std::string text = ReadText(path);
+    if (Crc32(std::as_bytes(std::span(text))) != crc) index.damages.push_back(StrCat("'", path.string(), "' was changed since it was written"));
   }
 }
 
@@ -183,6 +192,7 @@ CheckpointIndex ReadIndex(const fs::path& checkpoint) {
     throw Error(ErrorCode::kIoError, StrCat("'", checkpoint.string(), "': ", kIndexFile, " is damaged: ", failure.what()));
   }
   CheckFiles(checkpoint, index);
+  CheckTexts(checkpoint, index);
   CheckParts(index, StrCat("'", (checkpoint / kIndexFile).string(), "'"));
   return index;
 }

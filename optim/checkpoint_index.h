@@ -45,6 +45,7 @@ struct CheckpointIndex {
   std::vector<File> files;
   std::map<std::string, Tensor> tensors;
   std::map<std::string, uint32_t> texts;  // name -> CRC-32
+  std::vector<std::string> damages = {};  // of texts, in words: a run goes on without them
 };
 
 inline constexpr int64_t kBlockBytes = int64_t{4} << 20;
