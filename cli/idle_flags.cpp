@@ -5,10 +5,47 @@
 
 #include "graph/error.h"
 #include "graph/parameter.h"
+#include "graph_passes/classify_parameters.h"
+#include "graph_passes/import_report.h"
 #include "optim/export.h"
 
 namespace weir {
 namespace {
+
+constexpr size_t kListed = 4;  // names in one notice
+
+// Exporters call a tensor by its module's path, or make a name up for it: val_332, onnx::MatMul_87.
+bool IsMadeUp(const std::string& tensor) { return tensor.find('.') == tensor.npos || tensor.starts_with("onnx::"); }
+
+std::string List(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kListed); ++i) text += (i == 0 ? "" : ", ") + names[i];
+  return names.size() > kListed ? text + ", ..." : text;
+}
+
+void TellMadeUpNames(const Graph& canonical) {
+  std::vector<std::string> names;
+  const auto parameters = canonical.ValuesWithRole(Role::kParameter);
+  for (const Value* parameter : parameters) {
+    const std::string& tensor = parameter->parameter->initializers[0].tensor;
+    if (IsMadeUp(tensor)) names.push_back(tensor);
+  }
+  if (names.empty()) return;
+  std::cerr << "notice: " << names.size() << " of " << parameters.size() << " parameters have names that the exporter made up (" << List(names)
+            << "), and weights.safetensors will hold them under those; --names WEIGHTS.safetensors gives them the framework's\n";
+}
+
+// Biases that only choose experts, one number each.
+void TellSelectionBiases(const Graph& canonical) {
+  const int64_t experts = DescribeModel(canonical).expert_count;
+  std::vector<std::string> names;
+  for (const FrozenTensor& frozen : FrozenTensors(canonical)) {
+    if (frozen.reason == kNoGradient && experts > 1 && NumElements(ToDims(frozen.value->shape)) == experts) names.push_back(frozen.value->name);
+  }
+  if (names.empty()) return;
+  std::cerr << "notice: the biases that choose experts stay as they are in the model: no gradient reaches them, and they are not moved by load, as "
+               "balancing without a loss does (" << List(names) << ")\n";
+}
 
 std::string Notice(const std::string& flags, const std::string& why) { return StrCat("notice: ", flags, " changes nothing here: ", why); }
 
@@ -36,7 +73,10 @@ std::vector<std::string> IdleFlags(const TrainingOptions& training, const Dispat
   return notices;
 }
 
-void TellOfModel(const Graph& canonical, const InitOptions& init) {
+void TellOfModel(const Graph& canonical, const InitOptions& init, bool named) {
+  for (const std::string& notice : canonical.notices) std::cerr << "notice: " << notice << "\n";
+  if (!named) TellMadeUpNames(canonical);
+  TellSelectionBiases(canonical);
   if (const std::string lost = LostInExport(canonical); !lost.empty()) std::cerr << lost << "\n";
   const bool all = std::ranges::all_of(canonical.ValuesWithRole(Role::kParameter), [&](const Value* parameter) { return HasAllData(canonical, *parameter); });
   if (init.enabled && all) std::cerr << Notice("--init normal", "the model has all its weights, and those are trained") << "\n";

@@ -140,6 +140,7 @@ StepRecord StepOrTrace(Trainer& trainer, int64_t trace_step, const fs::path& fol
 // A resumed run may go on with other flags than it began with (those of Identity aside); it says with which.
 void TellConfigChanges(const fs::path& file, const std::string& now) {
   std::ifstream in(file);
+  if (!in) return;
   const std::string then((std::istreambuf_iterator<char>(in)), {});
   for (const std::string& change : ConfigChanges(then, now)) std::cerr << "changed " << change << "\n";
 }
@@ -227,7 +228,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
   if (world != nullptr) CheckSameInputs(*world, InputsOf(flags.run.model, *graph));
   const int64_t vocabulary = VocabularyOf(*graph);
-  if (leads) TellOfModel(*graph, flags.trainer.init);
+  if (leads) TellOfModel(*graph, flags.trainer.init, flags.values.count("names") != 0);
   const SavedOnce once = flags.checkpoints.saves_both() ? SavedOnce() : TiedParameters(*graph);
   if (leads && flags.checkpoints.saves_both()) std::cerr << LacksTiedName(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
@@ -235,6 +236,8 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (world != nullptr) CheckSameData(*world, data, evaluations);
   TrainerOptions options = flags.trainer;
   TakeWeights(data, evaluations, options.training);
+  // A checkpoint holds every parameter: a run that goes on from it needs no other, and never begins with drawn ones.
+  options.init.enabled = options.init.enabled || flags.checkpoints.FindsOne(flags.run.output);
   Trainer trainer(*graph, options, data, passes, world);
   passes.CheckNames();
   const fs::path path = flags.run.output;
@@ -327,7 +330,7 @@ int DryRun(TrainFlags& flags, int64_t world) {
   SetThreadsOfRank(flags.run.threads, world);
   PassManager passes;
   const auto graph = LoadCanonical(flags.run.model, flags.values, passes);
-  TellOfModel(*graph, flags.trainer.init);
+  TellOfModel(*graph, flags.trainer.init, flags.values.count("names") != 0);
   const int64_t vocabulary = VocabularyOf(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   TakeWeights(data, RunEvaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary), training);

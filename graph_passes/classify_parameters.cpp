@@ -72,7 +72,7 @@ bool IsTrainedUse(const Use& use, const Value& value) {
 
 std::string ReasonToFreeze(const Value& value, const Values& paths) {
   if (NumElements(ToDims(value.shape)) <= 1) return "a single number";
-  if (!paths.contains(&value)) return "no gradient reaches it";
+  if (!paths.contains(&value)) return kNoGradient;
   const bool trained = std::any_of(value.uses.begin(), value.uses.end(),
                                    [&value](const Use& use) { return IsTrainedUse(use, value); });
   return trained ? ""

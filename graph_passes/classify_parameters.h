@@ -11,6 +11,8 @@ class ClassifyParameters final : public Pass {
   bool Run(Graph& graph, PassContext& context) override;
 };
 
+inline constexpr const char* kNoGradient = "no gradient reaches it";  // a FrozenTensor's reason
+
 // A tensor of the file that stays a constant, and why.
 struct FrozenTensor {
   const Value* value;

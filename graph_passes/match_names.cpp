@@ -311,6 +311,9 @@ class Matcher {
     for (const auto& [name, tensor] : names_) {
       if (!used_.contains(name) && IsFloat(tensor->dtype())) unused.push_back(name);
     }
+    WEIR_CHECK(!named_.empty() || !ambiguous_.empty() || unnamed.empty(), ErrorCode::kInvalidArgument, "--names: none of the ", subjects.size(),
+               " parameters has an equal in that weights file (", unused.size(), " tensors: ", List(unused),
+               "); give the file, or the index, of the checkpoint that this model was exported from");
     const auto say = [this](const std::vector<std::string>& names, const char* text) {
       if (!names.empty()) graph_.notices.push_back(StrCat(names.size(), text, List(names)));
     };

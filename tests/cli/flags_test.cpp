@@ -57,7 +57,7 @@ TEST_F(Flags, FlagsThatChangeNothingAreTold) {
     std::string found;
     std::istringstream lines(Weir(Train("a", flags + " --dry-run")).output);
     for (std::string line; std::getline(lines, line);) {
-      if (line.starts_with("notice: ")) found += line + "\n";
+      if (line.starts_with("notice: ") && line.find(" changes nothing here: ") != std::string::npos) found += line + "\n";
     }
     return found;
   };
