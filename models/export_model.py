@@ -44,7 +44,10 @@ def main():
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--layers", type=int, help="keep only the first ones, as models/write_reference.py --layers does")
     parser.add_argument("--random", action="store_true", help="random weights from the configuration, nothing downloaded but it")
+    parser.add_argument("--checkpoint", help="with --random: folder for the model as transformers saves it, whose model.safetensors (or index) is --names")
     args = parser.parse_args()
+    if args.checkpoint and not args.random:
+        parser.error("--checkpoint saves what --random draws; a model that was downloaded has one")
 
     dtype = getattr(torch, args.dtype)
     config = AutoConfig.from_pretrained(args.model)
@@ -68,6 +71,8 @@ def main():
         name = value.name.removeprefix("model.")  # of LogitsOnly
         value.name = same.get(name, name)
     program.save(args.output, external_data=True)
+    if args.checkpoint:
+        model.save_pretrained(args.checkpoint)
     print(f"wrote {args.output}; check it with: weir import {args.output}")
 
 
