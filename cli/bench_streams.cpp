@@ -53,7 +53,7 @@ int BenchOptimizerCommand(int argc, const char* const* argv) {
   Common common;
   po::options_description main("Bench of AdamW alone: state on the device, and streamed from host memory beside its bytes' copies");
   main.add_options()
-      ("parameters", Integer(options.parameters), "of each rank")
+      ("parameters", po::value<int64_t>(&options.parameters)->default_value(0), "of each rank; 0 = 2^30 with --device cuda, 2^24 on a CPU")
       ("tensors", Integer(options.tensors), "matrices that they are in")
       ("bucket", Integer(options.offload.bucket), "elements that travel together")
       ("slots", Integer(options.offload.slots), "buckets on the device at a time")
@@ -65,6 +65,7 @@ int BenchOptimizerCommand(int argc, const char* const* argv) {
     return kExitOk;
   }
   options.offload.resident = ParseBytes(values["resident"].as<std::string>(), "--resident");
+  if (options.parameters == 0) options.parameters = int64_t{1} << (common.device == "cuda" ? 30 : 24);
   if (options.tensors < 1 || options.parameters < options.tensors || options.offload.bucket < 1 || options.offload.slots < 1 || options.repeats < 1) {
     throw UsageError("--parameters, --tensors, --bucket, --slots and --repeats must be positive, --parameters at least --tensors");
   }

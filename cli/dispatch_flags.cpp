@@ -61,4 +61,12 @@ void DispatchFlags::Apply(TrainingOptions& training, int64_t sequence) const {
   if (expert_parallel > 1 || stream.chunk_tokens > 0) training.stream_dispatch = stream;
 }
 
+std::string NeedsOneMicroBatch(const TrainingOptions& training, const DispatchFlags& dispatch, int64_t ranks) {
+  const std::string because = " adds over ranks in each micro-batch: it needs --grad-accumulation 1, or ";
+  if (training.head_gradient == "shard") return "--head-gradient shard" + because + "use whole";
+  if (dispatch.shard_parameters == "all") return "--shard-parameters all" + because + "use weights, which keeps gradients whole";
+  if (training.reduce_beside && ranks > 1) return "--reduce-beside" + because + "leave it out";
+  return "";
+}
+
 }  // namespace weir

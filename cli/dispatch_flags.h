@@ -17,4 +17,7 @@ struct DispatchFlags {
   void Apply(TrainingOptions& training, int64_t sequence) const;
 };
 
+// Why a step of these flags has one micro-batch (--grad-accumulation 1), or "".
+std::string NeedsOneMicroBatch(const TrainingOptions& training, const DispatchFlags& dispatch, int64_t ranks);
+
 }  // namespace weir

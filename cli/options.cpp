@@ -1,5 +1,6 @@
 #include "cli/options.h"
 
+#include <algorithm>
 #include <cctype>
 #include <charconv>
 #include <filesystem>
@@ -204,15 +205,37 @@ po::typed_value<double>* Real(double& target) {
   return po::value<double>(&target)->default_value(target, Shortest(target));
 }
 
-std::string GivenFlags(std::span<const po::options_description> groups, const po::variables_map& values) {
-  std::string given;
+std::vector<std::string> GivenNames(std::span<const po::options_description> groups, const po::variables_map& values) {
+  std::vector<std::string> names;
   for (const auto& group : groups) {
     for (const auto& option : group.options()) {
       const auto it = values.find(option->long_name());
-      if (it != values.end() && !it->second.defaulted()) given += " --" + option->long_name();
+      if (it != values.end() && !it->second.defaulted()) names.push_back(option->long_name());
     }
   }
+  return names;
+}
+
+std::string GivenFlags(std::span<const po::options_description> groups, const po::variables_map& values) {
+  std::string given;
+  for (const std::string& name : GivenNames(groups, values)) given += " --" + name;
   return given;
+}
+
+std::string ShellWord(const std::string& text) {
+  const auto plain = [](unsigned char c) { return std::isalnum(c) != 0 || std::string_view("_-./,:=+@%").find(static_cast<char>(c)) != std::string_view::npos; };
+  if (!text.empty() && std::ranges::all_of(text, plain)) return text;
+  std::string word = "'";
+  for (const char c : text) word += c == '\'' ? "'\\''" : std::string(1, c);
+  return word + "'";
+}
+
+std::string FlagWords(const std::string& name, const boost::any& value) {
+  if (const auto* on = boost::any_cast<bool>(&value)) return *on ? " --" + name : "";
+  const auto* list = boost::any_cast<std::vector<std::string>>(&value);
+  std::string words;
+  for (const std::string& item : list != nullptr ? *list : std::vector{ValueText(value)}) words += " --" + name + " " + ShellWord(item);
+  return words;
 }
 
 std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values) {

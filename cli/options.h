@@ -42,8 +42,15 @@ std::string WithConfigPlaces(const std::string& message);
 // An option of type double whose default prints in the fewest digits that read back exactly.
 po::typed_value<double>* Real(double& target);
 
-// Those of the groups' flags that were given, not left at their defaults: " --strip --bucket".
+// Those of the groups' flags that were given, not left at their defaults: "strip", "bucket".
+std::vector<std::string> GivenNames(std::span<const po::options_description> groups, const po::variables_map& values);
+// " --strip --bucket".
 std::string GivenFlags(std::span<const po::options_description> groups, const po::variables_map& values);
+
+// A flag with its value or values as a shell reads them: " --freeze '*embed*' --freeze lm_head".
+std::string FlagWords(const std::string& name, const boost::any& value);
+// `text` as one word of a POSIX shell.
+std::string ShellWord(const std::string& text);
 
 // The resolved values as a config file that reproduces them.
 std::string ResolvedConfig(const std::vector<po::options_description>& groups, const po::variables_map& values);

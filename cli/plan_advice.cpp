@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <set>
 #include <span>
 
 #include "graph/error.h"
@@ -29,11 +30,11 @@ int64_t HeldOnHost(const Candidate& candidate) {
 
 class Chooser {
  public:
-  // `floor`: levers go no lower than it has them; absent: as low as off.
-  Chooser(PlanSearch& search, const PlanKnobs& from, bool keep_floor)
-      : search_(search), from_(from), model_(DescribeModel(search.canonical())) {
+  // `keep_floor`: levers go no lower than `from` has them; else as low as off.
+  Chooser(PlanSearch& search, const PlanKnobs& from, bool keep_floor, const FlagNames& fixed)
+      : search_(search), from_(from), fixed_(fixed), model_(DescribeModel(search.canonical())) {
     for (const Lever lever : kLevers) {
-      const auto levels = LevelsOf(lever, from, model_);
+      const auto levels = LevelsOf(lever, from, model_, fixed_);
       const size_t now = LevelIn(lever, levels, from);
       floor_[lever] = keep_floor ? now : lever == Lever::kMicroBatch ? now : 0;
       most_[lever] = std::max(floor_[lever], levels.size() - 1);
@@ -141,7 +142,7 @@ class Chooser {
   PlanKnobs KnobsAt(const Levels& level) const {
     PlanKnobs knobs = from_;
     for (const auto& [lever, l] : level) {
-      const auto levels = LevelsOf(lever, knobs, model_);
+      const auto levels = LevelsOf(lever, knobs, model_, fixed_);
       knobs = levels[std::min(l, levels.size() - 1)];
     }
     return knobs;
@@ -167,7 +168,8 @@ class Chooser {
   const Candidate* Fastest(const Candidate& chosen) const {
     const Candidate* best = &chosen;
     for (const auto& one : search_.tried()) {
-      if (one->fits && one->knobs.sequence == from_.sequence && one->seconds < best->seconds * kFaster) best = one.get();
+      if (!one->fits || one->knobs.sequence != from_.sequence || !ChangedFlags(fixed_, from_, one->knobs).empty()) continue;
+      if (one->seconds < best->seconds * kFaster) best = one.get();
     }
     return best;
   }
@@ -197,7 +199,7 @@ class Chooser {
       if (const Candidate& exact = search_.Try(knobs); exact.fits) best = &exact;
     }
     const int64_t room = search_.budgets().device - search_.budgets().beside_arena - best->device_bytes;
-    if (knobs.training.offload.bucket > 0 && search_.budgets().device >= 0 && room > kRounding) {
+    if (knobs.training.offload.bucket > 0 && !fixed_.contains("resident") && search_.budgets().device >= 0 && room > kRounding) {
       knobs = best->knobs;
       knobs.training.offload.resident += room / kRounding * kRounding;
       if (const Candidate& resident = search_.Try(knobs); resident.fits && resident.seconds < best->seconds) best = &resident;
@@ -207,6 +209,7 @@ class Chooser {
 
   PlanSearch& search_;
   PlanKnobs from_;
+  FlagNames fixed_;
   ImportReport model_;
   Levels floor_, most_;
 };
@@ -219,17 +222,19 @@ std::string FlagsOf(const PlanKnobs& base, const Candidate& candidate) {
   return FlagsBeyond(base, knobs);
 }
 
-std::vector<Advice> AdviseKnobs(PlanSearch& search) {
+std::vector<Advice> AdviseKnobs(PlanSearch& search, const FlagNames& fixed) {
   const Candidate& base = search.Try(search.base());
   const ImportReport model = DescribeModel(search.canonical());
   std::vector<Advice> advice;
+  std::set<std::string> told;
   for (const Lever lever : kLevers) {
-    const auto levels = LevelsOf(lever, search.base(), model);
+    const auto levels = LevelsOf(lever, search.base(), model, fixed);
     for (size_t l = LevelIn(lever, levels, search.base()) + 1; l < levels.size(); ++l) {
       const Candidate& one = search.Try(levels[l]);
-      if (!one.refused.empty() || one.device_bytes >= base.device_bytes) continue;
+      const std::string flags = FlagsOf(search.base(), one);
+      if (!one.refused.empty() || one.device_bytes >= base.device_bytes || !told.insert(flags).second) continue;
       advice.push_back({.candidate = &one,
-                        .flags = FlagsOf(search.base(), one),
+                        .flags = flags,
                         .device_saved = base.device_bytes - one.device_bytes,
                         .host_added = one.host_bytes - base.host_bytes,
                         .seconds_added = one.seconds - base.seconds,
@@ -242,15 +247,15 @@ std::vector<Advice> AdviseKnobs(PlanSearch& search) {
   return advice;
 }
 
-const Candidate* FindFitting(PlanSearch& search, const PlanKnobs& from) { return Chooser(search, from, /*keep_floor=*/true).Choose(); }
+const Candidate* FindFitting(PlanSearch& search, const PlanKnobs& from) { return Chooser(search, from, /*keep_floor=*/true, {}).Choose(); }
 
-const Candidate* ChooseKnobs(PlanSearch& search) { return Chooser(search, search.base(), /*keep_floor=*/false).Choose(); }
+const Candidate* ChooseKnobs(PlanSearch& search) { return Chooser(search, search.base(), /*keep_floor=*/false, search.fixed()).Choose(); }
 
 const Candidate* ChooseLongest(PlanSearch& search, int64_t step) {
   PlanKnobs base = search.base(), shortest = base;
   shortest.sequence = std::lcm(step, base.training.layout.world);
   search.Rebase(shortest);  // shorter sequences than the base's are not the more micro-batches
-  const Candidate* longest = Chooser(search, base, /*keep_floor=*/false).Longest(step);
+  const Candidate* longest = Chooser(search, base, /*keep_floor=*/false, search.fixed()).Longest(step);
   if (longest == nullptr) {
     search.Rebase(base);
     return nullptr;
@@ -263,16 +268,11 @@ const Candidate* ChooseLongest(PlanSearch& search, int64_t step) {
   return longest;
 }
 
-std::string TrainCommandLine(const std::string& model, const PlanKnobs& base, const PlanKnobs& knobs, DeviceKind device) {
-  std::string line = StrCat("weir train ", model, device == DeviceKind::kCpu ? "" : StrCat(" --device ", DeviceName(device)));
-  if (knobs.training.layout.world > 1) line += StrCat(" --ranks ", knobs.training.layout.world);
-  if (knobs.training.precision != TrainingOptions{}.precision) line += " --precision " + knobs.training.precision;
-  const std::string flags = FlagsBeyond({.micro_batch = 0, .sequence = 0, .dispatch = {}, .training = {}}, knobs);
-  line += " " + flags;
-  const int64_t tokens = base.micro_batch * base.sequence * knobs.dispatch.context_parallel,
+std::string TrainCommandLine(const std::string& begin, const PlanKnobs& base, const PlanKnobs& knobs, const FlagNames& given) {
+  const std::string line = begin + " " + FlagsBeyond({.micro_batch = 0, .sequence = 0, .dispatch = {}, .training = {}}, knobs, given);
+  const int64_t tokens = base.grad_accumulation * base.micro_batch * base.sequence * knobs.dispatch.context_parallel,
                 own = knobs.micro_batch * knobs.sequence * base.dispatch.context_parallel;
-  if (own < tokens) line += StrCat(" --grad-accumulation ", DivCeil(tokens, own));
-  return line;
+  return own < tokens ? StrCat(line, " --grad-accumulation ", DivCeil(tokens, own)) : line;
 }
 
 }  // namespace weir

@@ -40,7 +40,26 @@ std::vector<int64_t> DegreesOf(int64_t world, int64_t most) {
   return degrees;
 }
 
-std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const ImportReport& model) {
+namespace {
+
+// The flag that a lever is of; "": none that anyone fixes.
+const char* FlagOf(Lever lever) {
+  switch (lever) {
+    case Lever::kMicroBatch: return "";
+    case Lever::kContext: return "context-parallel";
+    case Lever::kStrip: return "strip";
+    case Lever::kRecompute: return "recompute";
+    case Lever::kMoments: return "bucket";
+    case Lever::kBoundaries: return "host-budget";
+    case Lever::kChunks: return "chunk-tokens";
+    case Lever::kExperts: return "expert-parallel";
+    case Lever::kVocabulary: return "vocab-parallel";
+    case Lever::kOptimizer: return "shard-parameters";
+  }
+  return "";
+}
+
+std::vector<PlanKnobs> AllLevels(Lever lever, const PlanKnobs& knobs, const ImportReport& model) {
   std::vector<PlanKnobs> levels;
   PlanKnobs off = knobs;
   const auto add = [&](const auto& change) {
@@ -95,7 +114,9 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const Impor
       break;
     case Lever::kChunks:
       off.dispatch.stream.chunk_tokens = off.dispatch.stream.max_chunks = 0;
-      for (const int64_t size : ChunkSizesOf(knobs)) add([&](PlanKnobs& k) { k.dispatch.stream.chunk_tokens = size; });
+      for (const int64_t size : ChunkSizesOf(knobs)) {
+        add([&](PlanKnobs& k) { k.dispatch.stream.chunk_tokens = size, k.dispatch.stream.max_chunks = knobs.dispatch.stream.max_chunks; });
+      }
       break;
     case Lever::kExperts:
       off.dispatch.expert_parallel = 1;
@@ -121,6 +142,19 @@ std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const Impor
   }
   if (levels.empty()) levels.push_back(off);
   return levels;
+}
+
+}  // namespace
+
+std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const ImportReport& model, const FlagNames& fixed) {
+  const FlagNames own = fixed.contains(FlagOf(lever)) ? FlagNames{FlagOf(lever)} : FlagNames{};
+  std::vector<PlanKnobs> levels;
+  for (PlanKnobs& level : AllLevels(lever, knobs, model)) {
+    if (!ChangedFlags(own, knobs, level).empty()) continue;
+    KeepFlags(fixed, knobs, level);
+    levels.push_back(level);
+  }
+  return levels.empty() ? std::vector{knobs} : levels;
 }
 
 size_t LevelIn(Lever lever, const std::vector<PlanKnobs>& levels, const PlanKnobs& knobs) {

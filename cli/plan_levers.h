@@ -20,8 +20,10 @@ inline constexpr int64_t kAllBoundaries = int64_t{1} << 50;  // a host budget th
 // Divisors of the number of ranks above 1, up to `most`.
 std::vector<int64_t> DegreesOf(int64_t world, int64_t most);
 
-// The settings of one lever, fastest first; the first leaves the knobs as a run without the flag has them.
-std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const ImportReport& model);
+// The settings of one lever, fastest first; the first leaves the knobs as a run without the flag has them. Those of `fixed` stay as
+// they are in `knobs`: a lever whose flag is among them has one setting, or where several flags make it, what the others do. How many there are does not
+// depend on other levers, so some may be alike.
+std::vector<PlanKnobs> LevelsOf(Lever lever, const PlanKnobs& knobs, const ImportReport& model, const FlagNames& fixed = {});
 
 // Where `knobs` stands among the levels; a setting between two counts as the first at least as thrifty.
 size_t LevelIn(Lever lever, const std::vector<PlanKnobs>& levels, const PlanKnobs& knobs);

@@ -70,13 +70,23 @@ void PrintTried(const PlanSearch& search, std::ostream& out) {
   }
 }
 
-void PrintChosen(const PlanFindings& found, std::ostream& out) {
+std::string Joined(const auto& texts, const char* before) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + (before + text);
+  return all;
+}
+
+void PrintChosen(const PlanFindings& found, const PlanSearch& search, std::ostream& out) {
+  const std::string kept = found.automatic && !search.fixed().empty() ? Joined(search.fixed(), "--") : "";
   if (found.chosen == nullptr) {
+    if (!kept.empty()) out << "kept as given: " << kept << "; without them there is more to choose from\n";
     out << "no choice of these knobs fits; fewer tokens (--max-tokens finds how many), more ranks or more memory are left, and --leaves, which changes rounding: more allow smaller chunks of experts\n";
     return;
   }
   out << "fits with " << FormatBytes(found.chosen->device_bytes) << " device, " << FormatBytes(found.chosen->host_bytes) << " host, about "
       << Line("%.3g", found.chosen->seconds) << " s a step: " << InWords(found.chosen->cost.OfStep(found.chosen->micro_batches)) << "\n  " << found.command_line << "\n";
+  if (!kept.empty()) out << "kept as given: " << kept << "\n";
+  if (!found.changed.empty()) out << "not as given: " << Joined(found.changed, "") << "\n";
 }
 
 nlohmann::ordered_json ToJson(const Candidate& one, const std::string& flags) {
@@ -95,25 +105,28 @@ nlohmann::ordered_json ToJson(const std::vector<ClosedTerm>& terms) {
 
 }  // namespace
 
-void PrintPlan(const PlanFindings& found, const PlanSearch& search, std::ostream& out) {
+void PrintPlan(const PlanFindings& found, std::ostream& out) {
   out << PlanTable(*found.plan) << "\n";
   PrintPaper(found.plan->ledger, found.paper.device, "device", out);
   if (found.plan->host_arena_bytes > 0) PrintPaper(found.plan->host_ledger, found.paper.host, "host", out);
   out << "paper: arXiv 2609.14306, equation 6, " << found.paper.symbols << "\n";
-  out << "estimated step " << Line("%.3g", found.cost.Total()) << " s on " << found.machine << ": " << InWords(found.cost.OfStep()) << "\n";
+  out << "estimated step " << Line("%.3g", found.cost.Total(found.micro_batches)) << " s on " << found.machine << ": " << InWords(found.cost.OfStep(found.micro_batches)) << "\n";
+}
+
+void PrintSearch(const PlanFindings& found, const PlanSearch& search, std::ostream& out) {
   if (found.searched_length) PrintLongest(found, out);
   if (found.automatic) {
     PrintTried(search, out);
   } else if (found.searched_knobs()) {
     PrintAdvice(found, out);
   }
-  if (found.searched_knobs()) PrintChosen(found, out);
+  if (found.searched_knobs()) PrintChosen(found, search, out);
 }
 
 std::string FindingsJson(const PlanFindings& found, const PlanSearch& search) {
   auto json = nlohmann::ordered_json::parse(PlanJson(*found.plan));
   json["paper"] = {{"symbols", found.paper.symbols}, {"device", ToJson(found.paper.device)}, {"host", ToJson(found.paper.host)}};
-  json["estimate"] = {{"machine", found.machine}, {"seconds", found.cost.Total()}, {"seconds_by_term", found.cost.OfStep()}, {"flop", found.cost.flops},
+  json["estimate"] = {{"machine", found.machine}, {"seconds", found.cost.Total(found.micro_batches)}, {"seconds_by_term", found.cost.OfStep(found.micro_batches)}, {"flop", found.cost.flops},
                       {"host_link_bytes", found.cost.host_bytes}, {"rank_link_bytes", found.cost.link_bytes}};
   if (found.budgets.given()) json["budget"]["fits"] = found.fits;
   if (found.budgets.given()) json["budget"]["beside_arena"] = found.budgets.beside_arena;
@@ -137,6 +150,7 @@ std::string FindingsJson(const PlanFindings& found, const PlanSearch& search) {
     json["auto"]["fits"] = found.chosen != nullptr;
     if (found.chosen != nullptr) json["auto"].update(ToJson(*found.chosen, FlagsOf(search.base(), *found.chosen)));
     json["auto"]["command_line"] = found.command_line;
+    json["auto"]["not_as_given"] = found.changed;
     for (const auto& one : search.tried()) json["auto"]["tried"].push_back(ToJson(*one, FlagsOf(search.base(), *one)));
   }
   return json.dump(2);

@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kFirst = 8192;
 constexpr size_t kMostPoints = 9;
 constexpr double kWidth = 460, kHeight = 250, kLeft = 64, kBottom = 34, kTop = 30;
-constexpr const char* kColours[] = {"#4e79a7", "#a0cbe8", "#59a14f", "#f28e2b", "#b07aa1", "#e15759", "#76b7b2",
-                                    "#edc948", "#9c755f", "#ff9da7", "#86bcb6", "#bab0ac", "#499894", "#d4d4d4"};
+constexpr const char* kColours[] = {"#4e79a7", "#a0cbe8", "#59a14f", "#f28e2b", "#b07aa1", "#e15759", "#2ab7a9",
+                                    "#edc948", "#9c755f", "#ff9da7", "#3a3f8f", "#8c8c8c", "#b6d957", "#d9d9d9"};
 
 struct Panel {
   std::string title;

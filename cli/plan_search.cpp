@@ -1,41 +1,12 @@
 #include "cli/plan_search.h"
 
+#include <cmath>
 #include <numeric>
 
 #include "graph/error.h"
 #include "graph_passes/shard_context.h"
 
 namespace weir {
-
-std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs) {
-  std::string flags;
-  const auto add = [&](const char* flag, const auto& then, const auto& now) {
-    if (!(then == now)) flags += StrCat(flags.empty() ? "" : " ", "--", flag, " ", now);
-  };
-  const TrainingOptions &a = base.training, &b = knobs.training;
-  add("sequence", base.sequence, knobs.sequence);
-  add("micro-batch", base.micro_batch, knobs.micro_batch);
-  add("strip", a.strip, b.strip);
-  add("recompute", a.recompute, b.recompute);
-  add("recompute-keep", a.keep, b.keep);
-  add("bucket", a.offload.bucket, b.offload.bucket);
-  add("slots", a.offload.slots, b.offload.slots);
-  add("resident", a.offload.resident, b.offload.resident);
-  add("host-budget", a.host_budget, b.host_budget);
-  add("stash", a.stash, b.stash);
-  add("expert-parallel", base.dispatch.expert_parallel, knobs.dispatch.expert_parallel);
-  add("context-parallel", base.dispatch.context_parallel, knobs.dispatch.context_parallel);
-  add("vocab-parallel", base.dispatch.vocabulary_parallel, knobs.dispatch.vocabulary_parallel);
-  add("head-gradient", a.head_gradient, b.head_gradient);
-  add("move", a.move, b.move);
-  add("vocab-leaf", a.vocab_leaf, b.vocab_leaf);
-  if (base.dispatch.shard_optimizer != knobs.dispatch.shard_optimizer) flags += StrCat(flags.empty() ? "" : " ", "--shard-optimizer");
-  add("shard-parameters", base.dispatch.shard_parameters, knobs.dispatch.shard_parameters);
-  add("chunk-tokens", base.dispatch.stream.chunk_tokens, knobs.dispatch.stream.chunk_tokens);
-  add("save-every", base.save_every, knobs.save_every);
-  if (base.staging != knobs.staging && knobs.staging == Staging::kChunks) flags += " --save-async off";  // behind --save-every
-  return flags;
-}
 
 StepPlan PlanStepOf(const Graph& canonical, const PlanKnobs& knobs, DeviceKind device, PassManager& passes) {
   TrainingOptions training = knobs.training;
@@ -67,10 +38,8 @@ const Candidate& PlanSearch::Try(const PlanKnobs& knobs) {
     candidate.host_ledger = step.plan.host_ledger;
     candidate.cost = EstimateStep(step.plan, rates_);
     CountTokens(candidate);
-    WEIR_CHECK(candidate.micro_batches <= 1 || knobs.training.head_gradient != "shard", ErrorCode::kInvalidArgument,
-               "--head-gradient shard needs one micro-batch a step");
-    WEIR_CHECK(candidate.micro_batches <= 1 || knobs.dispatch.shard_parameters != "all", ErrorCode::kInvalidArgument,
-               "--shard-parameters all needs one micro-batch a step");
+    const std::string alone = NeedsOneMicroBatch(knobs.training, knobs.dispatch, knobs.training.layout.world);
+    WEIR_CHECK(candidate.micro_batches <= 1 || alone.empty(), ErrorCode::kInvalidArgument, alone);
     candidate.fits = budgets_.Hold(candidate.device_bytes, candidate.host_bytes);
   } catch (const Error& error) {
     candidate.refused = error.message();
@@ -83,7 +52,8 @@ const Candidate& PlanSearch::Try(const PlanKnobs& knobs) {
 
 void PlanSearch::CountTokens(Candidate& candidate) const {
   const auto tokens = [](const PlanKnobs& k) { return static_cast<double>(k.micro_batch * k.sequence) / static_cast<double>(k.dispatch.context_parallel); };
-  candidate.micro_batches = tokens(base_) / tokens(candidate.knobs);
+  const double ratio = static_cast<double>(base_.grad_accumulation) * tokens(base_) / tokens(candidate.knobs);
+  candidate.micro_batches = ratio > 1 ? std::ceil(ratio) : ratio;
   candidate.seconds = candidate.cost.Total(candidate.micro_batches);
 }
 

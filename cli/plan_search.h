@@ -6,26 +6,12 @@
 #include <vector>
 
 #include "backend/plan.h"
-#include "cli/dispatch_flags.h"
+#include "cli/knob_flags.h"
 #include "cli/step_cost.h"
-#include "graph_passes/pipeline.h"
-#include "optim/checkpoint_shards.h"
 
 namespace weir {
 
 inline constexpr int64_t kLongestSearched = int64_t{1} << 24;  // tokens of a sequence
-
-// Everything about a step that a flag of `plan` and `train` decides and memory or time depends on.
-struct PlanKnobs {
-  int64_t micro_batch = 1, sequence = 4096;
-  DispatchFlags dispatch;
-  TrainingOptions training;  // layout.world is the number of ranks; `dispatch` is applied to it
-  int64_t save_every = 0;           // of train, which has `staging` for it
-  Staging staging = Staging::kNone;
-};
-
-// The flags that turn `base` into `knobs`: "--strip 8192 --recompute layer".
-std::string FlagsBeyond(const PlanKnobs& base, const PlanKnobs& knobs);
 
 // A canonical graph made a training graph with the knobs, and its plan.
 struct StepPlan {
@@ -41,7 +27,7 @@ struct Candidate {
   int64_t device_bytes = 0, host_bytes = 0;
   std::map<std::string, int64_t> ledger, host_ledger;
   StepCost cost;
-  double micro_batches = 1;  // for as many tokens as the search's base has
+  double micro_batches = 1;  // for as many tokens as a step of the search's base has
   double seconds = 0;        // of those
   bool fits = false;
 };
@@ -58,8 +44,9 @@ struct Budgets {
 // Plans of one model under many knobs; each is made once.
 class PlanSearch {
  public:
-  PlanSearch(const Graph& canonical, DeviceKind device, PlanKnobs base, Budgets budgets, MachineRates rates, std::set<std::string> disabled)
-      : canonical_(canonical), device_(device), base_(std::move(base)), budgets_(budgets), rates_(rates), disabled_(std::move(disabled)) {}
+  // `fixed`: flags that a choice of knobs leaves as the base has them.
+  PlanSearch(const Graph& canonical, DeviceKind device, PlanKnobs base, Budgets budgets, MachineRates rates, std::set<std::string> disabled, FlagNames fixed = {})
+      : canonical_(canonical), device_(device), base_(std::move(base)), budgets_(budgets), rates_(rates), disabled_(std::move(disabled)), fixed_(std::move(fixed)) {}
 
   const Candidate& Try(const PlanKnobs& knobs);
   // The longest sequence, in multiples of `step`, that fits with the other knobs as they are; nullptr: not even one step does.
@@ -72,6 +59,7 @@ class PlanSearch {
   // Seconds and micro-batches are from now on for as many tokens as `base` has.
   void Rebase(PlanKnobs base);
   const PlanKnobs& base() const { return base_; }
+  const FlagNames& fixed() const { return fixed_; }
   const Budgets& budgets() const { return budgets_; }
   DeviceKind device() const { return device_; }
   const Graph& canonical() const { return canonical_; }
@@ -87,6 +75,7 @@ class PlanSearch {
   Budgets budgets_;
   MachineRates rates_;
   std::set<std::string> disabled_;
+  FlagNames fixed_;
   std::map<std::string, const Candidate*> known_;  // by flags
   std::vector<std::unique_ptr<Candidate>> tried_;
 };

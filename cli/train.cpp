@@ -116,7 +116,6 @@ void CheckRanges(const RunFlags& run, const TrainerOptions& o) {
   const bool rates = std::isfinite(o.schedule.peak) && std::isfinite(o.schedule.minimum) && o.schedule.peak >= 0 && o.schedule.minimum >= 0;
   need(rates, "--learning-rate and --min-learning-rate must be finite and not negative");
   need(!rates || o.schedule.minimum <= o.schedule.peak, "--min-learning-rate must not exceed --learning-rate");
-  need(o.training.head_gradient != "shard" || o.grad_accumulation == 1, "--head-gradient shard adds over ranks in each micro-batch: it needs --grad-accumulation 1, or use whole");
   need(run.init == "normal" || o.init.std == InitOptions{}.std, "--init-std is of --init normal: give both");
   need(o.schedule.kind == "wsd" || o.schedule.decay_steps == 0, "--decay-steps is of --schedule wsd: give both");
   need(o.schedule.kind != "wsd" || o.schedule.decay_steps > 1, "--schedule wsd needs --decay-steps of 2 or more");
@@ -368,9 +367,8 @@ int TrainCommand(int argc, const char* const* argv) {
   flags.data.Check();
   const RankEnvironment environment = PlaceAmongRanks(flags.ranks);
   flags.dispatch.Check(WorldSize(flags.ranks, environment), flags.trainer.sequence);
-  if (flags.dispatch.shard_parameters == "all" && flags.trainer.grad_accumulation > 1) {
-    throw UsageError("--shard-parameters all adds over ranks in each micro-batch: it needs --grad-accumulation 1, or use weights, which keeps gradients whole");
-  }
+  const std::string alone = NeedsOneMicroBatch(flags.trainer.training, flags.dispatch, WorldSize(flags.ranks, environment));
+  if (flags.trainer.grad_accumulation > 1 && !alone.empty()) throw UsageError(alone);
   flags.config = ResolvedConfig(groups, flags.values);
   flags.trainer.init.enabled = run.init == "normal";
   flags.trainer.init.seed = run.seed;

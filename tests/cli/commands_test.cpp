@@ -239,6 +239,14 @@ TEST_F(Cli, ANonFiniteStepStopsTheRunAndTellsWhy_OPT14) {
   EXPECT_FALSE(fs::exists(folder_ / "a/weights.safetensors")) << "weights of NaN are never saved";
 }
 
+// By itself it is done in seconds on a CPU, not in minutes and 17 GB.
+TEST_F(Cli, TheOptimizersBenchIsSmallOnACpu) {
+  const Result bench = Weir("bench optimizer --repeats 1 --json");
+  EXPECT_EQ(bench.code, 0) << bench.output;
+  EXPECT_NE(bench.output.find("\"parameters\":16777216,"), std::string::npos) << bench.output;
+  EXPECT_EQ(Weir("bench optimizer --repeats 1 --parameters -1").code, 2);
+}
+
 TEST_F(Cli, BenchHelpListsTheFlagsOfStep) {
   const Result help = Weir("bench --help");
   EXPECT_EQ(help.code, 0);

@@ -2,12 +2,16 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <array>
 #include <boost/property_tree/xml_parser.hpp>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
+#include "backend/arena_layout.h"
 #include "cli/closed_form.h"
 #include "cli/plan_advice.h"
 #include "cli/step_cost.h"
@@ -99,8 +103,8 @@ TEST_F(Plans, NothingFitsIsSaidPlainly) {
 TEST_F(Plans, AutoChoosesTheFastestThatFits) {
   const std::string base = "--sequence 512 --micro-batch 4";
   const int64_t needed = ArenaOf(base);
-  const Json roomy = PlanOf(base + " --strip 256 --recompute layer --auto --device-memory " + std::to_string(2 * needed));
-  EXPECT_NE(roomy["auto"]["flags"].get<std::string>().find("--recompute none"), std::string::npos) << "with room for all, no knob that costs time";
+  const Json roomy = PlanOf(base + " --auto --device-memory " + std::to_string(2 * needed));
+  EXPECT_EQ(roomy["auto"]["flags"].get<std::string>().find("--recompute"), std::string::npos) << "with room for all, no knob that costs time";
   const Json tight = PlanOf(base + " --auto --device-memory " + std::to_string(needed / 2));
   ASSERT_TRUE(tight["auto"]["fits"]);
   const int64_t chosen = tight["auto"]["device_bytes"];
@@ -341,9 +345,56 @@ TEST_F(Plans, ExpertsAreDealtAndRowsAreNot) {
   EXPECT_GE(dealt["ledger"]["dispatch"].get<int64_t>(), 2 * 64 * 2 * 64 * 4) << "N k H b there and back";
 }
 
+TEST_F(Plans, NoTwoTermsOfThePictureLookAlike) {
+  const fs::path page = folder_ / "plan.html";
+  ASSERT_EQ(Weir("plan " + kModel + " --sequence 64 --html " + page.string()).code, 0);
+  std::ifstream in(page);
+  const std::string text((std::istreambuf_iterator<char>(in)), {}), key = "height=\"12\" fill=\"#";
+  std::vector<std::array<int, 3>> colours;
+  for (size_t at = text.find(key); at != text.npos; at = text.find(key, at + 1)) {
+    const int rgb = std::stoi(text.substr(at + key.size(), 6), nullptr, 16);
+    colours.push_back({rgb >> 16, rgb >> 8 & 255, rgb & 255});
+  }
+  ASSERT_EQ(colours.size(), LedgerTerms().size());
+  for (size_t i = 0; i < colours.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_GT(std::hypot(colours[i][0] - colours[j][0], colours[i][1] - colours[j][1], colours[i][2] - colours[j][2]), 40) << LedgerTerms()[i] << " and " << LedgerTerms()[j];
+    }
+  }
+}
+
+// Layers' inputs are all that the host budget can take where nothing is kept: one line of advice, not two that are alike.
+TEST_F(Plans, NoAdviceComesTwice) {
+  for (const char* knobs : {"", "--recompute layer", "--recompute layer --recompute-keep attention", "--ranks 2 --strip 64"}) {
+    const Json plan = PlanOf(StrCat("--sequence 512 --device-memory 1KiB ", knobs), 3);
+    std::multiset<std::string> flags;
+    for (const Json& advice : plan["advice"]) flags.insert(advice["flags"]);
+    EXPECT_GT(flags.size(), 2u) << knobs;
+    for (const std::string& flag : flags) EXPECT_EQ(flags.count(flag), 1u) << flag << " beyond " << knobs;
+  }
+}
+
+// What is asked first comes first; a search that takes its time comes after it.
+TEST_F(Plans, ThePlanIsShownBeforeTheSearch) {
+  const std::string text = Weir("plan " + kModel + " --sequence 512 --device-memory 1KiB", "&1").output;
+  ASSERT_NE(text.find("tried "), std::string::npos) << text;
+  EXPECT_LT(text.find("estimated step"), text.find("tried "));
+  EXPECT_LT(text.find("tried "), text.find("one knob alone"));
+}
+
+TEST_F(Plans, FlagsThatChangeNothingAreTold) {
+  for (const char* flag : {"--token-step 100", "--reduce-beside"}) {
+    const Result idle = Weir(StrCat("plan ", kModel, " --sequence 32 ", flag), "&1");
+    EXPECT_EQ(idle.code, 0);
+    EXPECT_NE(idle.output.find(StrCat("notice: ", std::string(flag).substr(0, std::string(flag).find(' ')), " changes nothing here")), std::string::npos) << idle.output;
+  }
+  EXPECT_EQ(Weir("plan " + kModel + " --sequence 32 --token-step 32 --max-tokens --device-memory 1MiB", "&1").output.find("changes nothing"), std::string::npos);
+}
+
 TEST_F(Plans, WrongUse) {
   for (const char* flags : {"--sequence 2000000000000", "--micro-batch 2000000000000", "--ranks 0", "--ranks -1", "--max-tokens", "--auto", "--token-step 0 --device-memory 1GiB --max-tokens", "--device-memory -1",
-                            "--device-memory 1XB", "--host-memory -1", "--host-budget -1", "--host-budget 1XB", "--resident 3QB --bucket 10", "--device gpu"}) {
+                            "--device-memory 1XB", "--grad-accumulation 0", "--ranks 2 --reduce-beside --grad-accumulation 2",
+                            "--ranks 2 --shard-parameters all --grad-accumulation 2", "--vocab-parallel 2 --ranks 2 --head-gradient shard --grad-accumulation 2", "--host-memory -1", "--host-budget -1", "--host-budget 1XB", "--resident 3QB --bucket 10", "--device gpu"}) {
     EXPECT_EQ(Weir(StrCat("plan ", kModel, std::string(flags).starts_with("--sequence") ? " " : " --sequence 32 ", flags)).code, 2) << flags;
   }
 }
