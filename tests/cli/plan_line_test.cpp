@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "cli/options.h"
+#include "cli/sizes.h"
 #include "graph/error.h"
 
 namespace weir {
@@ -55,7 +56,7 @@ const std::vector<Case> kCases = {
 
 class PlanLines : public testing::TestWithParam<Case> {};
 
-// Copied into a shell, `weir plan` of the line plans every buffer as shown, in the budget, and no given flag is otherwise.
+// Copied into a shell, `weir plan` of the line plans every buffer as shown, in the budget; `weir train` takes it; no given flag is otherwise.
 TEST_P(PlanLines, ThatOfAutoIsThePlanShown) {
   const auto& [model, given, batch, budget] = GetParam();
   const Result automatic = Shell(StrCat(WEIR_PROGRAM " plan ", kModels, model, " ", given, " ", batch, " ", budget, " --auto --json"));
@@ -70,6 +71,9 @@ TEST_P(PlanLines, ThatOfAutoIsThePlanShown) {
   for (const char* key : {"arena_bytes", "host_arena_bytes", "ledger", "host_ledger", "buffers", "steps", "paper", "estimate"}) EXPECT_EQ(planned[key], shown[key]) << key << " of " << line;
   EXPECT_EQ(shown["auto"]["device_bytes"], planned["arena_bytes"]);
   EXPECT_EQ(shown["auto"]["host_bytes"], planned["host_arena_bytes"]);
+  const Result trained = Shell(StrCat(WEIR_PROGRAM " ", line.substr(5), " --data " WEIR_SOURCE_DIR "/docs --data-format text --out ", testing::TempDir(), "weir_plan_line_none --dry-run"));
+  EXPECT_EQ(trained.code, 0) << line;
+  EXPECT_NE(trained.output.find(StrCat("\narena ", FormatBytes(shown["arena_bytes"].get<int64_t>()), " for ")), std::string::npos) << line << "\n" << trained.output;
   std::istringstream words(given);
   std::string flag, value;
   for (std::string word; words >> word;) {  // "--flag value" or "--flag"
