@@ -7,8 +7,10 @@
 #include <limits>
 #include <utility>
 
+#include "cli/same_inputs.h"
 #include "cli/sizes.h"
 #include "graph/error.h"
+#include "importer/mapped_file.h"
 #include "optim/export.h"
 
 namespace weir {
@@ -17,6 +19,13 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int64_t kSmallFiles = int64_t{256} << 10;  // of a run beside its weights: config, plan, picture, metrics
+
+// Of what ranks on several machines must see alike: a weights file, or the index with every block's checksum.
+RankInput InputOf(const RunOrigin& origin) {
+  const fs::path file = fs::is_directory(origin.path) ? fs::path(origin.path) / kIndexFile : fs::path(origin.path);
+  const auto bytes = MappedFile::Open(file);
+  return {StrCat("--initial-load file '", file.string(), "'"), StrCat(bytes->bytes().size(), " bytes"), HashSample(bytes->bytes())};
+}
 
 double Seconds(std::chrono::steady_clock::duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -43,7 +52,11 @@ po::options_description CheckpointFlags::Options() {
       ("save-tied", po::value<std::string>(&save_tied)->default_value(save_tied),
        "weights.safetensors of a head that is the embedding: once, under one name, its header naming the other, or both, for loaders that tie nothing")
       ("resume", po::value<std::string>(&resume)->default_value(resume),
-       "none: RUN must be new; auto: go on from RUN's newest whole checkpoint, byte for byte as if never stopped");
+       "none: RUN must be new; auto: go on from RUN's newest whole checkpoint, byte for byte as if never stopped")
+      ("initial-load", po::value<std::string>(&initial_load),
+       "begin a new run with what another trained: its folder (newest checkpoint), a checkpoint's folder, or weights.safetensors (weights alone). Steps, schedule, "
+       "data and metrics begin anew; sequence, batch, data and ranks may be others. Not read where --resume auto finds a checkpoint of RUN's own")
+      ("initial-load-model-only", po::bool_switch(&initial_load_model_only), "of an --initial-load checkpoint take the weights; AdamW's moments and step count begin with 0");
   return group;
 }
 
@@ -57,7 +70,13 @@ void CheckpointFlags::Check() const {
   if (save_async != "on" && save_async != "off") throw UsageError("--save-async must be on or off, got " + save_async);
   if (!enabled() && save_async != unset.save_async) throw UsageError("--save-async says how checkpoints of --save-every are written: give both");
   if (save_tied != "once" && save_tied != "both") throw UsageError("--save-tied must be once or both, got " + save_tied);
+  if (initial_load_model_only && initial_load.empty()) throw UsageError("--initial-load-model-only says what --initial-load takes: give both");
   if (resume != "none" && resume != "auto") throw UsageError("--resume must be none or auto, got " + resume);
+}
+
+std::optional<InitialLoadOptions> CheckpointFlags::initial() const {
+  if (initial_load.empty()) return std::nullopt;
+  return InitialLoadOptions{.path = initial_load, .model_only = initial_load_model_only};
 }
 
 RunCheckpoints::RunCheckpoints(const CheckpointFlags& flags, const fs::path& run, std::map<std::string, std::string> identity,
@@ -73,9 +92,36 @@ int64_t RunCheckpoints::Resume(Trainer& trainer) {
   if (!state && leads_) TellNoneWhole();
   if (!state) return 0;
   trainer.Resume(*state);
+  origin_ = state->origin;
   if (leads_) checkpoints_.SetAside(state->step);
   if (leads_) std::cerr << "resumed after step " << state->step << ", " << state->tokens << " tokens\n";
+  if (leads_ && flags_.initial()) std::cerr << "--initial-load is not read: the run has begun\n";
   return state->step;
+}
+
+void RunCheckpoints::LoadOther(Trainer& trainer, const Graph& canonical, const InitialLoadOptions& initial) {
+  std::vector<std::string> notices;
+  const RunOrigin& origin = origin_.emplace(LoadInitial(canonical, initial, &trainer.session(), notices));
+  if (Communicator* world = trainer.session().communicator()) CheckSameInputs(*world, {InputOf(origin)});
+  trainer.ContinueUpdates(origin.updates);
+  if (!leads_) return;
+  for (const std::string& notice : notices) std::cerr << notice << "\n";
+  std::cerr << "initial load: " << ToText(origin) << "\n";
+}
+
+std::string RunCheckpoints::WithOrigin(const std::string& config) const {
+  return origin_ ? StrCat(config, "# initial load: ", ToText(*origin_), "\n") : config;
+}
+
+std::string InitialLoadNotice(const CheckpointFlags& flags, const fs::path& run, const Graph& canonical) {
+  const auto initial = flags.initial();
+  if (!initial) return "";
+  if (flags.FindsOne(run)) return "--initial-load is not read: the run has begun\n";
+  std::vector<std::string> notices;
+  const RunOrigin origin = LoadInitial(canonical, *initial, nullptr, notices);
+  std::string text;
+  for (const std::string& notice : notices) text += notice + "\n";
+  return StrCat(text, "initial load: ", ToText(origin), "\n");
 }
 
 // What is there instead of a checkpoint to go on from, if anything is.
@@ -93,8 +139,10 @@ void RunCheckpoints::TellNoneWhole() const {
   std::cerr << there << "no whole checkpoint in '" << folder_.string() << "': the run begins with its first step\n";
 }
 
-int64_t RunCheckpoints::Start(Trainer& trainer, std::map<std::string, std::string> texts) {
+int64_t RunCheckpoints::Start(Trainer& trainer, const Graph& canonical, std::map<std::string, std::string> texts) {
   if (flags_.resumes()) saved_ = Resume(trainer);
+  if (const auto initial = flags_.initial(); initial && saved_ == 0) LoadOther(trainer, canonical, *initial);
+  if (const auto config = texts.find("config.ini"); config != texts.end()) config->second = WithOrigin(config->second);
   if (flags_.enabled()) CheckPlace(trainer);
   if (flags_.enabled() && leads_ && saved_ > 0) checkpoints_.Rotate(flags_.keep, flags_.keep_every);  // a kill may have come between
   if (leads_) CheckRoom(trainer);
@@ -185,7 +233,8 @@ void RunCheckpoints::Finish(const Trainer& trainer, RunFolder* folder) {
 }
 
 void RunCheckpoints::Save(const Trainer& trainer, RunFolder* folder) {
-  const CheckpointState state = trainer.State(identity_);
+  CheckpointState state = trainer.State(identity_);
+  state.origin = origin_;
   if (state.step == saved_ || state.step == 0) return;
   const auto begin = std::chrono::steady_clock::now();
   Wait(folder);

@@ -235,8 +235,8 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (world != nullptr) CheckSameData(*world, data, evaluations);
   TrainerOptions options = flags.trainer;
   TakeWeights(data, evaluations, options.training);
-  // A checkpoint holds every parameter: a run that goes on from it needs no other, and never begins with drawn ones.
-  options.init.enabled = options.init.enabled || flags.checkpoints.FindsOne(flags.run.output);
+  // A checkpoint holds every parameter: a run that goes on from it, or begins with one, needs no other, and never begins with drawn ones.
+  options.init.enabled = options.init.enabled || flags.checkpoints.FindsOne(flags.run.output) || flags.checkpoints.initial();
   Trainer trainer(*graph, options, data, passes, world);
   passes.CheckNames();
   const fs::path path = flags.run.output;
@@ -247,7 +247,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     if (!goes_on) ClearFolder(path);
   }
   RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
-  const int64_t resumed = checkpoints.Start(trainer, {{"config.ini", flags.config}, {"plan.json", PlanJson(trainer.session().plan())}});
+  const int64_t resumed = checkpoints.Start(trainer, *graph, {{"config.ini", flags.config}, {"plan.json", PlanJson(trainer.session().plan())}});
   if (world != nullptr) CheckSameStart(*world, resumed);
   WEIR_CHECK(resumed <= flags.trainer.steps, ErrorCode::kInvalidArgument, "--steps=", flags.trainer.steps, ": the run in '", path.string(),
              "' has finished step ", resumed, " already");
@@ -259,7 +259,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
                                          Progress(flags.trainer.steps, flags.run.log_every, std::cerr, isatty(STDERR_FILENO) != 0));
     checkpoints.RecordResumed(*folder);
     if (resumed > 0) TellConfigChanges(fs::exists(path / "config.ini") ? path / "config.ini" : checkpoints.Of(resumed) / "config.ini", flags.config);
-    WriteText(path / "config.ini", flags.config);
+    WriteText(path / "config.ini", checkpoints.WithOrigin(flags.config));
     WriteText(path / "passes.log", passes.Log());
     WriteText(path / "plan.json", PlanJson(trainer.session().plan()));
     const int64_t ranks = flags.trainer.training.layout.world;
@@ -333,6 +333,7 @@ int DryRun(TrainFlags& flags, int64_t world) {
   const int64_t vocabulary = VocabularyOf(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   TakeWeights(data, RunEvaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary), training);
+  std::cerr << InitialLoadNotice(flags.checkpoints, flags.run.output, *graph);
   const int64_t own = SequenceOfRank(*graph, training.layout, flags.trainer.sequence);
   BuildTrainingGraph(*graph, training, passes);
   passes.CheckNames();

@@ -7,7 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/parameter.h"
-#include "optim/checkpoint_reader.h"
+#include "optim/checkpoint_attempts.h"
 #include "optim/checkpoint_writer.h"
 
 namespace weir {
@@ -41,7 +41,6 @@ void CheckIdentity(const fs::path& checkpoint, const std::map<std::string, std::
 }
 
 void CheckTensors(const fs::path& checkpoint, const TrainingSession& session, const CheckpointIndex& index) {
-  constexpr size_t kListed = 10;
   const auto slots = SlotsOf(session);
   std::vector<std::string> problems;
   for (const auto& [name, slot] : slots) {
@@ -56,12 +55,8 @@ void CheckTensors(const fs::path& checkpoint, const TrainingSession& session, co
   for (const auto& [name, tensor] : index.tensors) {
     if (!slots.contains(name)) problems.push_back(StrCat(name, " is not in the model"));
   }
-  if (problems.empty()) return;
-  std::string listed;
-  for (size_t k = 0; k < std::min(kListed, problems.size()); ++k) listed += StrCat("\n  ", problems[k]);
-  if (problems.size() > kListed) listed += StrCat("\n  and ", problems.size() - kListed, " more");
-  throw Error(ErrorCode::kInvalidArgument, StrCat("'", checkpoint.string(), "' is of another model; give the MODEL, --names and --freeze ",
-                                                  "it was made with, or another --out:", listed));
+  WEIR_CHECK(problems.empty(), ErrorCode::kInvalidArgument, "'", checkpoint.string(), "' is of another model; give the MODEL, --names and --freeze ",
+             "it was made with, or another --out:", FirstOf(problems));
 }
 
 // What this rank holds, wherever it lies.
@@ -70,38 +65,9 @@ CheckpointState Load(TrainingSession& session, const fs::path& checkpoint, const
   const CheckpointIndex index = ReadIndex(checkpoint);
   CheckIdentity(checkpoint, index.state.identity, identity);
   CheckTensors(checkpoint, session, index);
-  CheckpointReader reader(checkpoint, index);
-  for (const auto& [name, slot] : SlotsOf(session)) {
-    const Value& parameter = *slot.parameter;
-    const auto& shard = parameter.parameter->shard;
-    const int64_t first = shard ? shard->first * RowElementsOf(parameter) : 0;
-    reader.Read(name, first, NumElements(ToDims(parameter.shape)),
-                [&](int64_t place, std::span<const float> values) { session.WriteState(parameter, slot.kind, place, values); });
-  }
+  ReadHeld(session, checkpoint, index, "mvw");
   damages = index.damages;
   return index.state;
-}
-
-// How one rank fared with a checkpoint. The worst is what all do.
-enum class Reading : uint8_t { kDone, kUnreadable, kOfAnotherRun };
-
-struct Attempt {
-  Reading reading = Reading::kDone;
-  std::string why;
-};
-
-// The first of the ranks that fared worst, with its words.
-Attempt Agree(Communicator* world, const Attempt& own) {
-  if (world == nullptr) return own;
-  const auto readings = world->GatherValues(own.reading, {"GatherValues", "checkpoint read"});
-  const auto worst = std::ranges::max_element(readings);
-  if (*worst == Reading::kDone) return own;
-  const int64_t rank = worst - readings.begin();
-  auto bytes = world->GatherValues(std::ssize(own.why), {"GatherValues", "checkpoint error"});
-  std::string why = own.why;
-  why.resize(static_cast<size_t>(bytes[static_cast<size_t>(rank)]));
-  world->Broadcast(rank, std::as_writable_bytes(std::span(why)), {"Broadcast", "checkpoint error"});
-  return {*worst, rank == 0 ? why : StrCat("rank ", rank, ": ", why)};
 }
 
 // As rank 0 sees them, newest first.
@@ -147,6 +113,13 @@ std::vector<fs::path> Checkpoints::List() const {
              folder_.string(), "': ", error.message());
   std::ranges::sort(found, {}, StepOf);
   return found;
+}
+
+std::vector<fs::path> Checkpoints::AgreedList(Communicator* world) const {
+  std::vector<fs::path> list;
+  const bool sees = world == nullptr || world->rank() == 0;
+  for (const int64_t step : AgreedSteps(world, sees ? List() : std::vector<fs::path>())) list.push_back(folder_ / CheckpointName(step));
+  return list;
 }
 
 void Checkpoints::SetAside(int64_t step) const {
@@ -200,29 +173,17 @@ void Checkpoints::RemoveUnfinished() const {
 std::optional<CheckpointState> Checkpoints::LoadLatest(TrainingSession& session,
                                                        const std::map<std::string, std::string>& identity,
                                                        std::vector<std::string>& notices) const {
-  Communicator* world = session.communicator();
-  const auto steps = AgreedSteps(world, session.rank() == 0 ? List() : std::vector<fs::path>());
-  std::string reasons;
-  for (const int64_t step : steps) {
-    CheckpointState state;
-    Attempt own;
-    std::vector<std::string> damages;
-    try {
-      state = Load(session, folder_ / CheckpointName(step), identity, damages);
-    } catch (const Error& error) {
-      own = {error.code() == ErrorCode::kInvalidArgument ? Reading::kOfAnotherRun : Reading::kUnreadable, error.message()};
-    }
-    const Attempt all = Agree(world, own);
-    if (all.reading == Reading::kDone) {
-      for (const std::string& damage : damages) notices.push_back(StrCat("used: ", damage, ", and its weights and moments are whole"));
-      return state;
-    }
-    if (all.reading == Reading::kOfAnotherRun) throw Error(ErrorCode::kInvalidArgument, all.why);  // whole
-    notices.push_back(StrCat("passed over: ", all.why));
-    reasons += StrCat("\n  ", all.why);
+  CheckpointState state;
+  std::vector<std::string> reasons, damages;
+  const auto found = FirstReadable(session.communicator(), AgreedList(session.communicator()),
+                                   [&](const fs::path& checkpoint) { state = Load(session, checkpoint, identity, damages); }, reasons);
+  for (const std::string& reason : reasons) notices.push_back(StrCat("passed over: ", reason));
+  if (found) {
+    for (const std::string& damage : damages) notices.push_back(StrCat("used: ", damage, ", and its weights and moments are whole"));
+    return state;
   }
-  WEIR_CHECK(steps.empty(), ErrorCode::kIoError, "none of the ", steps.size(), " checkpoints in '", folder_.string(),
-             "' can be read; make one readable, or start anew in another --out:", reasons);
+  WEIR_CHECK(reasons.empty(), ErrorCode::kIoError, "none of the ", reasons.size(), " checkpoints in '", folder_.string(),
+             "' can be read; make one readable, or start anew in another --out:", FirstOf(reasons));
   return std::nullopt;
 }
 

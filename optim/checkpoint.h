@@ -51,6 +51,8 @@ class Checkpoints {
   std::optional<CheckpointState> LoadLatest(TrainingSession& session, const std::map<std::string, std::string>& identity,
                                             std::vector<std::string>& notices) const;
 
+  // As rank 0 sees them, newest first; every rank calls it.
+  std::vector<std::filesystem::path> AgreedList(Communicator* world) const;
   // Ascending by step.
   std::vector<std::filesystem::path> List() const;
   // Bytes that one checkpoint of this session takes, of all ranks.

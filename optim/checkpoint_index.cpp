@@ -41,8 +41,10 @@ CheckpointIndex::Part PartOf(const Json& json) {
 
 Json ToJson(const CheckpointState& state) {
   const LossStatistics& losses = state.losses;
-  return {{"step", state.step},     {"updates", state.updates},   {"samples", state.samples},
+  Json json = {{"step", state.step},     {"updates", state.updates},   {"samples", state.samples},
           {"tokens", state.tokens}, {"identity", state.identity}, {"losses", Json::array({losses.count, losses.mean, losses.variance, losses.spikes})}};
+  if (state.origin) json["initial_load"] = {{"path", state.origin->path}, {"step", state.origin->step}, {"updates", state.origin->updates}};
+  return json;
 }
 
 CheckpointState StateOf(const Json& json) {
@@ -54,6 +56,9 @@ CheckpointState StateOf(const Json& json) {
   const Json losses = json.value("losses", Json::array({0, 0.0, 0.0, 0}));
   state.losses = {losses.at(0).get<int64_t>(), losses.at(1).get<double>(), losses.at(2).get<double>(), losses.at(3).get<int64_t>()};
   state.identity = json.at("identity").get<std::map<std::string, std::string>>();
+  if (const auto origin = json.find("initial_load"); origin != json.end()) {
+    state.origin = {.path = origin->at("path"), .step = origin->at("step"), .updates = origin->at("updates")};
+  }
   return state;
 }
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,13 @@
 #include "optim/loss_statistics.h"
 
 namespace weir {
+
+// What a run began with that began with what another had trained.
+struct RunOrigin {
+  std::string path;      // a checkpoint's folder or a weights file
+  int64_t step = -1;     // of the other run; -1: not known
+  int64_t updates = 0;   // of the moments that were taken: AdamW's step count; 0: weights alone
+};
 
 // Where a run stands beside its tensors.
 struct CheckpointState {
@@ -20,6 +28,7 @@ struct CheckpointState {
   LossStatistics losses;
   // What must be the same for a resumed run to read on in the same data: name -> value.
   std::map<std::string, std::string> identity;
+  std::optional<RunOrigin> origin = {};
 };
 
 // checkpoint.json: the state, and where every byte of every tensor is. Texts (config.ini, plan.json) lie beside it.

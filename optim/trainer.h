@@ -114,6 +114,8 @@ class Trainer {
   // after the last, however steps are split now.
   CheckpointState State(std::map<std::string, std::string> identity) const;
   void Resume(const CheckpointState& state);
+  // For a new run whose session holds moments after so many updates of another: AdamW counts on from there.
+  void ContinueUpdates(int64_t updates) { updates_ = updates; }
   // The last step was skipped because it was not finite.
   bool Skipping() const { return non_finite_ > 0; }
   bool Done() const { return step_ >= options_.steps; }

@@ -15,6 +15,8 @@
 #include "importer/safetensors.h"
 #include "optim/checkpoint.h"
 #include "optim/checkpoint_writer.h"
+#include "optim/export.h"
+#include "optim/initial_load.h"
 #include "tests/end_to_end/rank_launch.h"
 
 namespace weir {
@@ -126,6 +128,53 @@ TEST_F(ShardedCheckpoint, IsReadByEveryLayout) {
     for (const Spread& to : kSpreads) EXPECT_EQ(Read(to, StrCat(from.name, " -> ", to.name)), "1") << from.name << " -> " << to.name;
     fs::remove_all(folder_ / CheckpointName(1));
   }
+}
+
+// A new run of any layout begins with it, or with weights alone from it or from a file, and its moments are then 0.
+TEST_F(ShardedCheckpoint, ANewRunOfEveryLayoutBeginsWithIt) {
+  const Graph& model = *Stored("mixtral").graph;
+  Save(kTwoSharded, 5);
+  const fs::path weights = folder_ / "weights.safetensors";
+  Run(kAlone, [&](TrainingSession& session) {
+    Fill(session);
+    SaveWeights(session, weights, 5);
+  });
+  for (const Spread& to : kSpreads) {
+    for (const auto& [path, model_only] : {std::pair(folder_, false), std::pair(folder_ / CheckpointName(5), true), std::pair(weights, false)}) {
+      Run(to, [&](TrainingSession& session) {
+        std::vector<std::string> notices;
+        const RunOrigin origin = LoadInitial(model, {.path = path, .model_only = model_only}, &session, notices);
+        EXPECT_EQ(origin.step, 5) << to.name;
+        const bool moments = path == folder_;
+        EXPECT_EQ(origin.updates, moments ? 5 : 0) << to.name;
+        if (moments) return ExpectTruth(session, to.name);
+        for (const auto& [name, slot] : SlotsOf(session)) {
+          std::vector<float> values(static_cast<size_t>(NumElements(ToDims(slot.parameter->shape))));
+          session.ReadState(*slot.parameter, slot.kind, 0, values);
+          for (size_t i = 0; i < values.size(); ++i) {
+            ASSERT_EQ(values[i], slot.kind == 'w' ? Truth(name, FirstHeld(*slot.parameter) + static_cast<int64_t>(i)) : 0.0f) << to.name << ": " << name << " " << i;
+          }
+        }
+      });
+    }
+  }
+}
+
+// Of what rank 1 alone reads, too: none begins with it.
+TEST_F(ShardedCheckpoint, NoRankBeginsWithWhatOneCannotRead) {
+  Save(kTwoSharded, 1);
+  const fs::path part = folder_ / CheckpointName(1) / "state-00002-of-00002.safetensors";
+  std::fstream(part, std::ios::in | std::ios::out | std::ios::binary).seekp(-4, std::ios::end).put('\x5a');
+  std::string why;
+  try {
+    Run(kTwoSharded, [&](TrainingSession& session) {
+      std::vector<std::string> notices;
+      LoadInitial(*Stored("mixtral").graph, {.path = folder_}, &session, notices);
+    });
+  } catch (const Error& error) {
+    why = error.message();
+  }
+  EXPECT_NE(why.find("state-00002-of-00002.safetensors"), std::string::npos) << why;
 }
 
 // 307 x 64 floats of head and embedding are divided where all four hold them; no rank writes more than its share, and small
