@@ -51,7 +51,7 @@ std::vector<TrainingSession::MicroBatch> RandomTokens(const StepBench& bench, co
 
 nlohmann::json CostsJson(const RunCosts& costs, double step_s) {
   const RunCosts::Saves saves = costs.saves();
-  return {{"saves", saves.count},           {"saved_bytes", saves.bytes},          {"save_waited_s", saves.waited_s}, {"save_write_s", saves.write_s},
+  return {{"saves", saves.count},           {"saved_bytes", saves.bytes},          {"save_waited_s", saves.waited_s}, {"save_late_s", saves.late_s}, {"save_write_s", saves.write_s},
           {"save_share", costs.save_share(step_s)}, {"beside_s", costs.beside_s()}, {"alone_s", costs.alone_s()},
           {"log_s", costs.log_s()},         {"log_share", costs.log_share(step_s)}};
 }
@@ -66,9 +66,9 @@ std::string Seconds(const char* what, double seconds) {
 void PrintCosts(const StepBench& bench, const RunCosts& costs, double step_s) {
   const RunCosts::Saves saves = costs.saves();
   char line[300];
-  std::snprintf(line, sizeof(line), "checkpoints: %lld of %s, every %lld steps: steps waited %.4f s for each, %.2f %% of their time; written in %.3f s",
+  std::snprintf(line, sizeof(line), "checkpoints: %lld of %s, every %lld steps: steps waited %.4f s for each, %.2f %% of their time, %.4f s of it for the one before, still being written; written in %.3f s",
                 static_cast<long long>(saves.count), FormatBytes(saves.bytes).c_str(), static_cast<long long>(bench.save_every), saves.waited_s,
-                100 * costs.save_share(step_s), saves.write_s);
+                100 * costs.save_share(step_s), saves.late_s, saves.write_s);
   std::cout << line << Seconds("a step beside that", costs.beside_s()) << Seconds("alone", costs.alone_s()) << "\n";
   std::snprintf(line, sizeof(line), "logging: %.6f s a step, %.3f %% of it (metrics.jsonl, TensorBoard, progress; expert load every 10 steps)\n",
                 costs.log_s(), 100 * costs.log_share(step_s));

@@ -90,6 +90,7 @@ void RunCosts::AfterStep(int64_t step, const StepResult& result, double seconds)
   start = std::chrono::steady_clock::now();
   writer_->Wait();
   Take(writer_->Poll());
+  late_s_ += SecondsSince(start);
   writer_->Start({.step = step, .updates = step, .losses = {}, .identity = {}});
   waited_s_ += SecondsSince(start);
   writing_ = true;
@@ -104,7 +105,10 @@ void RunCosts::Finish() {
 
 RunCosts::Saves RunCosts::saves() const {
   Saves saves{.count = started_};
-  if (started_ > 0) saves.waited_s = waited_s_ / static_cast<double>(started_);
+  if (started_ > 0) {
+    saves.waited_s = waited_s_ / static_cast<double>(started_);
+    saves.late_s = late_s_ / static_cast<double>(started_);
+  }
   for (const SavedCheckpoint& one : saved_) {
     saves.bytes = one.bytes;
     saves.write_s += one.write_s / static_cast<double>(saved_.size());

@@ -31,7 +31,8 @@ class RunCosts {
 
   struct Saves {
     int64_t count = 0, bytes = 0;  // bytes: of one
-    double waited_s = 0, write_s = 0;  // mean of each: that steps stood still; from its start until it was whole
+    // Mean of each: that steps stood still, and of that for the one before, still being written; from its start until it was whole.
+    double waited_s = 0, late_s = 0, write_s = 0;
   };
   Saves saves() const;
   double log_s() const { return log_s_ / static_cast<double>(std::max<size_t>(1, steps_.size())); }  // of a step
@@ -64,7 +65,7 @@ class RunCosts {
   std::vector<SavedCheckpoint> saved_;
   bool writing_ = false;
   int64_t started_ = 0;
-  double waited_s_ = 0, log_s_ = 0;
+  double waited_s_ = 0, late_s_ = 0, log_s_ = 0;
 };
 
 }  // namespace weir

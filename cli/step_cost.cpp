@@ -187,8 +187,8 @@ double StepCost::Total(double micro_batches) const {
 }
 
 MachineRates Float32Rates() {
-  return {.name = "an H200 in float32", .gemm_flops = 45e12, .attention_flops = 20e12, .attention_backward_flops = 20e12, .experts_flops = 40e12,
-          .experts_backward_flops = 35e12};
+  return {.name = "an H200 in float32", .gemm_flops = 22e12, .attention_flops = 11e12, .attention_backward_flops = 11e12, .experts_flops = 17e12,
+          .experts_backward_flops = 13e12};
 }
 
 MachineRates CpuRates(int64_t cores) {

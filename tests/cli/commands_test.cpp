@@ -314,6 +314,7 @@ TEST_F(Cli, BenchStepPrintsWhatCheckpointsAndLogsCost) {
     EXPECT_EQ(json["saves"], 3);
     EXPECT_GT(json["saved_bytes"].get<int64_t>(), 12 * 100000) << "parameters, m and v";
     EXPECT_GT(json["save_waited_s"].get<double>(), 0);
+    EXPECT_LT(json["save_late_s"].get<double>(), json["save_waited_s"].get<double>()) << "a copy takes time too";
     EXPECT_GT(json["save_write_s"].get<double>(), 0);
     EXPECT_NEAR(json["save_share"].get<double>(), json["save_waited_s"].get<double>() / (2 * json["seconds"].get<double>()), 1e-9);
     EXPECT_GT(json["log_s"].get<double>(), 0);
