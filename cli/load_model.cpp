@@ -6,6 +6,7 @@
 #include "importer/importer.h"
 #include "importer/safetensors.h"
 #include "optim/tied_weights.h"
+#include "optim/untrained_tensors.h"
 
 namespace weir {
 
@@ -42,6 +43,12 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
   Canonicalize(*graph, options, passes);
   if (options.names != nullptr) AddTiedNames(*graph, names);
   return graph;
+}
+
+Safetensors LoadUntrained(const Graph& canonical, const po::variables_map& values) {
+  if (values.count("names") == 0) return UntrainedTensors(canonical, nullptr);
+  const Safetensors names = ReadSafetensors(values["names"].as<std::string>());
+  return UntrainedTensors(canonical, &names);
 }
 
 DeviceKind ChosenDevice(const std::string& name) {

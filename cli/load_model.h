@@ -5,6 +5,7 @@
 #include "backend/kernel.h"
 #include "cli/options.h"
 #include "graph_passes/pipeline.h"
+#include "importer/safetensors.h"
 
 namespace weir {
 
@@ -13,6 +14,9 @@ po::options_description ModelOptions();
 
 // Reads and canonicalises a model as the flags say.
 std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variables_map& values, PassManager& passes);
+
+// What training of that graph leaves as it is (optim/untrained_tensors.h).
+Safetensors LoadUntrained(const Graph& canonical, const po::variables_map& values);
 
 // The device that --device names. Throws now, not after canonicalising, when this machine or build has none.
 DeviceKind ChosenDevice(const std::string& name);

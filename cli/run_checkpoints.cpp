@@ -139,13 +139,13 @@ void RunCheckpoints::TellNoneWhole() const {
   std::cerr << there << "no whole checkpoint in '" << folder_.string() << "': the run begins with its first step\n";
 }
 
-int64_t RunCheckpoints::Start(Trainer& trainer, const Graph& canonical, std::map<std::string, std::string> texts) {
+int64_t RunCheckpoints::Start(Trainer& trainer, const Graph& canonical, std::map<std::string, std::string> texts, const SavedForm& form) {
   if (flags_.resumes()) saved_ = Resume(trainer);
   if (const auto initial = flags_.initial(); initial && saved_ == 0) LoadOther(trainer, canonical, *initial);
   if (const auto config = texts.find("config.ini"); config != texts.end()) config->second = WithOrigin(config->second);
   if (flags_.enabled()) CheckPlace(trainer);
   if (flags_.enabled() && leads_ && saved_ > 0) checkpoints_.Rotate(flags_.keep, flags_.keep_every);  // a kill may have come between
-  if (leads_) CheckRoom(trainer);
+  if (leads_) CheckRoom(trainer, form);
   if (!flags_.enabled()) return saved_;
   const TrainingSession& session = trainer.session();
   const int64_t whole = StagingBytes(Staging::kSnapshot, session.graph(), session.layout(), session.rank());
@@ -193,7 +193,7 @@ void RunCheckpoints::CheckPlace(const Trainer& trainer) const {
   fs::remove(probe(rank), error);
 }
 
-void RunCheckpoints::CheckRoom(const Trainer& trainer) const {
+void RunCheckpoints::CheckRoom(const Trainer& trainer, const SavedForm& form) const {
   std::error_code error;
   const fs::path run = folder_.parent_path();
   const auto space = fs::space(run.empty() ? "." : run, error);
@@ -201,7 +201,7 @@ void RunCheckpoints::CheckRoom(const Trainer& trainer) const {
   // One more than is kept, while the next is written; what is there already is counted as taken.
   const int64_t one = std::max<int64_t>(1, Checkpoints::BytesOf(trainer.session())), available = static_cast<int64_t>(space.available);
   const int64_t missing = flags_.enabled() ? std::max<int64_t>(1, flags_.keep + 1 - std::ssize(checkpoints_.List())) : 0;
-  const int64_t last = WeightsBytes(trainer.session()) + kSmallFiles;
+  const int64_t last = WeightsBytes(trainer.session(), form) + kSmallFiles;
   WEIR_CHECK(available >= last && (available - last) / one >= missing, ErrorCode::kIoError, "'", run.string(), "' has ", FormatBytes(available), " free; ",
              missing > 0 ? StrCat(missing, " checkpoints of ", FormatBytes(one), " and ") : "", FormatBytes(last),
              " of weights and metrics are to be written; ", missing > 0 ? "lower --keep or " : "", "give another --out");

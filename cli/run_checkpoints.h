@@ -42,8 +42,8 @@ class RunCheckpoints {
 
   // Before the first step: goes on from the newest whole checkpoint when asked to, or begins with what --initial-load names, which must
   // fit `canonical`, and checks that every rank can write and that the disk has room for as many as will be kept and for the weights.
-  // Returns the step to go on after, 0 for a new run; tells on stderr. `texts` go into every checkpoint.
-  int64_t Start(Trainer& trainer, const Graph& canonical, std::map<std::string, std::string> texts);
+  // Returns the step to go on after, 0 for a new run; tells on stderr. `texts` go into every checkpoint, `form` is that of the weights.
+  int64_t Start(Trainer& trainer, const Graph& canonical, std::map<std::string, std::string> texts, const SavedForm& form);
   // A resolved config with a comment that says what the run began with.
   std::string WithOrigin(const std::string& config) const;
   // Of the step that the run goes on after, if any: its line in metrics.jsonl, unless it is there.
@@ -61,7 +61,7 @@ class RunCheckpoints {
   void LoadOther(Trainer& trainer, const Graph& canonical, const InitialLoadOptions& initial);
   void TellNoneWhole() const;
   void CheckPlace(const Trainer& trainer) const;
-  void CheckRoom(const Trainer& trainer) const;
+  void CheckRoom(const Trainer& trainer, const SavedForm& form) const;
   void Save(const Trainer& trainer, RunFolder* folder);
   void Wait(RunFolder* folder);
   void Tell(RunFolder* folder);

@@ -204,8 +204,8 @@ void RunFolder::RecordLate(const CheckpointRecord& record) {
   if (record.step > saved_) log_->Write(record);
 }
 
-void RunFolder::Save(const TrainingSession& session, Communicator* world, const SavedOnce& once) const {
-  SaveWeights(session, Weights(), Steps(), world, once);
+void RunFolder::Save(const TrainingSession& session, Communicator* world, const SavedForm& form) const {
+  SaveWeights(session, Weights(), Steps(), world, form);
   log_->CheckIsThere();
   WriteText(folder_ / "loss.svg", LossPicture(ReadMetrics(Log(), step_, kMostPoints), title_));
 }

@@ -6,7 +6,7 @@
 
 #include "cli/file_lock.h"
 #include "optim/event_file.h"
-#include "optim/tied_weights.h"
+#include "optim/export.h"
 #include "optim/trainer.h"
 
 namespace weir {
@@ -59,9 +59,9 @@ class RunFolder {
   void Record(const CheckpointRecord& record);
   // Of the checkpoint that a run goes on from: its line, where a kill came before it could be written.
   void RecordLate(const CheckpointRecord& record);
-  void Save(const TrainingSession& session, Communicator* world, const SavedOnce& once) const;
   void Show(const EvalProgress& progress) { progress_.Show(progress); }
   void Tell(const std::string& text) { progress_.Tell(text); }
+  void Save(const TrainingSession& session, Communicator* world, const SavedForm& form) const;
   std::filesystem::path Weights() const { return folder_ / "weights.safetensors"; }
   int64_t Steps() const { return step_; }
   int64_t Evaluated() const { return evaluated_; }  // the last step that was; -1 = none

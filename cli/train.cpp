@@ -150,11 +150,11 @@ int64_t AgreedMaximum(Communicator* world, int64_t value) {
 }
 
 // Every rank calls it, and then Meet: none ends, as if it had failed, while rank 0 writes.
-void Save(const TrainingSession& session, const RunFolder* folder, Communicator* world, const SavedOnce& once) {
+void Save(const TrainingSession& session, const RunFolder* folder, Communicator* world, const SavedForm& form) {
   if (folder != nullptr) {
-    folder->Save(session, world, once);
+    folder->Save(session, world, form);
   } else {
-    SaveWeights(session, {}, 0, world, once);
+    SaveWeights(session, {}, 0, world, form);
   }
 }
 
@@ -164,13 +164,13 @@ void Meet(Communicator* world) {
 
 // Parameters are those of the last finished step. All ranks save together when all have the error; else rank 0 saves
 // alone, if it holds all weights, and the others need not wait for it. Ranks that save together say the same.
-void SaveAfterError(Error& error, const TrainingSession& session, const RunFolder* folder, Communicator* world, const SavedOnce& once, const std::string& saved) {
+void SaveAfterError(Error& error, const TrainingSession& session, const RunFolder* folder, Communicator* world, const SavedForm& form, const std::string& saved) {
   const bool all = dynamic_cast<const NonFiniteError*>(&error) != nullptr;
   if (!all && world != nullptr) world->Abort(error.what());
   if (!all && folder == nullptr) return;
   std::string kept = saved;
   try {
-    Save(session, folder, all ? world : nullptr, once);
+    Save(session, folder, all ? world : nullptr, form);
   } catch (const Error& second) {  // the first error is the one to tell; this one is its consequence
     kept = StrCat("no weights were saved: ", second.message());
   }
@@ -228,7 +228,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
   if (world != nullptr) CheckSameInputs(*world, InputsOf(flags.run.model, *graph));
   const int64_t vocabulary = VocabularyOf(*graph);
   if (leads) TellOfModel(*graph, flags.trainer.init, flags.values.count("names") != 0);
-  const SavedOnce once = flags.checkpoints.saves_both() ? SavedOnce() : TiedParameters(*graph);
+  const SavedForm form = {.once = flags.checkpoints.saves_both() ? SavedOnce() : TiedParameters(*graph), .untrained = LoadUntrained(*graph, flags.values)};
   if (leads && flags.checkpoints.saves_both()) std::cerr << LacksTiedName(*graph);
   const DataLoader data = flags.data.Open(flags.trainer.sequence, flags.run.seed, vocabulary);
   RunEvaluations evaluations(flags.data, flags.trainer.sequence, flags.run.seed, vocabulary);
@@ -247,7 +247,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     if (!goes_on) ClearFolder(path);
   }
   RunCheckpoints checkpoints(flags.checkpoints, path, Identity(flags.run, flags.data, flags.trainer, data), leads);
-  const int64_t resumed = checkpoints.Start(trainer, *graph, {{"config.ini", flags.config}, {"plan.json", PlanJson(trainer.session().plan())}});
+  const int64_t resumed = checkpoints.Start(trainer, *graph, {{"config.ini", flags.config}, {"plan.json", PlanJson(trainer.session().plan())}}, form);
   if (world != nullptr) CheckSameStart(*world, resumed);
   WEIR_CHECK(resumed <= flags.trainer.steps, ErrorCode::kInvalidArgument, "--steps=", flags.trainer.steps, ": the run in '", path.string(),
              "' has finished step ", resumed, " already");
@@ -298,11 +298,11 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
       complete = evaluations.AfterStep(trainer, record.step, stopped, folder.get()) && trainer.Done();
     }
   } catch (Error& error) {
-    SaveAfterError(error, trainer.session(), folder.get(), world, once, StrCat("weights after step ", done, " are in ", path.string()));
+    SaveAfterError(error, trainer.session(), folder.get(), world, form, StrCat("weights after step ", done, " are in ", path.string()));
     throw;
   }
   checkpoints.Finish(trainer, folder.get());
-  Save(trainer.session(), folder.get(), world, once);
+  Save(trainer.session(), folder.get(), world, form);
   Meet(world);
   if (!folder) return {complete ? kExitOk : flags.checkpoints.enabled() ? kExitRequeue : kExitFailed, ""};
   if (!complete && flags.checkpoints.enabled()) {

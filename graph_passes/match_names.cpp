@@ -69,11 +69,15 @@ class Matcher {
     for (const auto& value : graph_.values()) {
       if (!IsInitializer(value.get()) || value->data == nullptr) continue;
       const Subject subject = SubjectOf(value.get());
+      Pieces& named = value->parameter->originals;
+      named.clear();
       for (const std::string& name : StartingLike(subject, Dims(subject.dims.size(), 0))) {
         const TensorData& tensor = *names_.at(name);
         if (tensor.elements() == NumElements(subject.dims) &&
-            tensor.AsFloats() == value->data->AsFloats())
+            tensor.AsFloats() == value->data->AsFloats()) {
           used_.insert(name);
+          named.push_back({.tensor = name, .dims = tensor.dims(), .dtype = tensor.dtype(), .perm = {}, .offset = {}});
+        }
       }
     }
   }

@@ -23,6 +23,26 @@ std::string LostInExport(const Graph& canonical) {
                 "float export of the same model");
 }
 
+namespace {
+
+// A run's file holds the whole model, frozen tensors too; those of earlier versions did not.
+std::string WhyLacking(const Graph& canonical, const NamedTensors& weights, const std::vector<std::string>& missing) {
+  std::set<std::string> others;
+  for (const auto& [name, tensor] : weights) others.insert(name);
+  size_t wanted = 0;
+  for (const Value* parameter : canonical.ValuesWithRole(Role::kParameter)) {
+    wanted += SourcePieces(*parameter, true).size();
+    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) others.erase(piece.tensor);
+  }
+  std::string list;
+  for (const std::string& name : missing) list += "\n  " + name;
+  const std::string cause = others.empty() ? "it may be of an earlier weir's run, which left out what it froze: give that run's --freeze as well"
+                                           : StrCat("it holds ", others.size(), " that the model has not ('", *others.begin(), "', ...): give the --names of its run, or none if it had none");
+  return StrCat("the weights file lacks ", missing.size(), " of the model's ", wanted, " tensors; ", cause, "; missing:", list);
+}
+
+}  // namespace
+
 void ExportModel(const Graph& canonical, const std::filesystem::path& source, const NamedTensors& weights,
                  const std::filesystem::path& target) {
   Replacements replacements;
@@ -48,10 +68,7 @@ void ExportModel(const Graph& canonical, const std::filesystem::path& source, co
       replacements[tied] = ToSourceLayout(*parameter, values, false).begin()->second;
     }
   }
-  std::string list;
-  for (const std::string& name : missing) list += "\n  " + name;
-  WEIR_CHECK(missing.empty(), ErrorCode::kInvalidArgument, "the weights file lacks ", missing.size(),
-             " of the model's tensors (trained with other --names?):", list);
+  if (!missing.empty()) throw Error(ErrorCode::kInvalidArgument, WhyLacking(canonical, weights, missing));
   ExportOnnx(source, target, replacements);
 }
 

@@ -142,7 +142,7 @@ void CheckWeights(const Graph& canonical, const fs::path& path, const Safetensor
     if (value->role == Role::kParameter) {
       know(*value);
       PiecesThere(*value, tensors, misfits);
-    } else if (Frozen(value.get()) != nullptr) {  // what --freeze keeps is in no weights that a run with the same flags saved
+    } else if (Frozen(value.get()) != nullptr) {  // weights of earlier versions lack what --freeze keeps
       know(*value);
       Misfits of_frozen;
       const WeightsOf weights(*value, tensors, of_frozen);

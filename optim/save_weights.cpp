@@ -96,9 +96,12 @@ void CheckFinite(const TrainingSession& session) {
 // Of rank 0: gives the pieces of the tensors to a thread that writes them, so that a slow disk keeps no rank from meeting the others.
 class WeightsFile {
  public:
-  WeightsFile(const std::filesystem::path& path, const std::vector<TensorEntry>& entries, const std::map<std::string, std::string>& metadata)
-      : memory_(kMostElements * sizeof(float)), ring_(memory_), written_(std::async(std::launch::async, [this, path, &entries, &metadata] {
-          const auto take = [this](const TensorEntry& entry, OutputFile& file) { Take(BytesOf(entry.dtype, NumElements(entry.dims)), file); };
+  WeightsFile(const std::filesystem::path& path, const std::vector<TensorEntry>& entries, const NamedTensors& untrained, const std::map<std::string, std::string>& metadata)
+      : memory_(kMostElements * sizeof(float)), ring_(memory_), written_(std::async(std::launch::async, [this, path, &entries, &untrained, &metadata] {
+          const auto take = [&](const TensorEntry& entry, OutputFile& file) {
+            if (const auto it = untrained.find(entry.name); it != untrained.end()) return file.Write(it->second->bytes());
+            Take(BytesOf(entry.dtype, NumElements(entry.dims)), file);
+          };
           try {
             WriteSafetensors(path, entries, metadata, take);
           } catch (...) {
@@ -150,31 +153,34 @@ void AwaitTogether(std::future<void> work, Communicator* world) {
   if (work.valid()) work.get();
 }
 
-int64_t WeightsBytes(const TrainingSession& session) {
+int64_t WeightsBytes(const TrainingSession& session, const SavedForm& form) {
   std::map<std::string, int64_t> bytes;
   for (const Value* parameter : session.parameters()) {
     for (const ParameterPiece& piece : SourcePieces(*parameter, true)) bytes[piece.tensor] = BytesOf(piece.dtype, NumElements(piece.dims));
   }
   int64_t all = 0;
   for (const auto& [tensor, size] : bytes) all += size;
+  for (const auto& [name, tensor] : form.untrained.tensors) all += std::ssize(tensor->bytes());
   return all;
 }
 
-void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world, const SavedOnce& once) {
+void SaveWeights(const TrainingSession& session, const std::filesystem::path& path, int64_t step, Communicator* world, const SavedForm& form) {
   CheckFinite(session);
   std::vector<TensorEntry> entries;
   std::map<std::string, std::pair<const Value*, ParameterPiece>> sources;
-  std::map<std::string, std::string> metadata;
+  std::map<std::string, std::string> metadata = form.untrained.metadata;
   for (const Value* parameter : session.parameters()) {
-    for (const ParameterPiece& piece : SavedPieces(*parameter, once)) {
+    for (const ParameterPiece& piece : SavedPieces(*parameter, form.once)) {
       if (sources.try_emplace(piece.tensor, parameter, piece).second) entries.push_back({piece.tensor, piece.dtype, piece.dims});
     }
-    if (once.contains(parameter->name)) metadata.merge(TiedNames(*parameter));
+    if (form.once.contains(parameter->name)) metadata.merge(TiedNames(*parameter));
   }
   metadata.insert_or_assign("format", "pt");
   metadata.insert_or_assign("step", std::to_string(step));
+  std::vector<TensorEntry> all = entries;
+  for (const auto& [name, tensor] : form.untrained.tensors) all.push_back({name, tensor->dtype(), tensor->dims()});
   std::unique_ptr<WeightsFile> file;
-  if (session.rank() == 0) file = std::make_unique<WeightsFile>(path, entries, metadata);
+  if (session.rank() == 0) file = std::make_unique<WeightsFile>(path, all, form.untrained.tensors, metadata);
   for (const TensorEntry& entry : entries) {
     const auto& [parameter, piece] = sources.at(entry.name);
     Dims dims = WholeDims(*parameter);
