@@ -259,9 +259,11 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
                                          Progress(flags.trainer.steps, flags.run.log_every, std::cerr, isatty(STDERR_FILENO) != 0));
     checkpoints.RecordResumed(*folder);
     if (resumed > 0) TellConfigChanges(fs::exists(path / "config.ini") ? path / "config.ini" : checkpoints.Of(resumed) / "config.ini", flags.config);
-    WriteText(path / "config.ini", checkpoints.WithOrigin(flags.config));
-    WriteText(path / "passes.log", passes.Log());
-    WriteText(path / "plan.json", PlanJson(trainer.session().plan()));
+    if (resumed < flags.trainer.steps || !fs::exists(path / "config.ini")) {  // else the record is of the steps that were done
+      WriteText(path / "config.ini", checkpoints.WithOrigin(flags.config));
+      WriteText(path / "passes.log", passes.Log());
+      WriteText(path / "plan.json", PlanJson(trainer.session().plan()));
+    }
     const int64_t ranks = flags.trainer.training.layout.world;
     std::cerr << "training on " << (ranks > 1 ? StrCat(ranks, " ranks of ") : "")
               << (flags.trainer.device.kind == DeviceKind::kCuda ? "a GPU and " : "") << CpuThreads() << " CPU threads: "

@@ -133,7 +133,12 @@ void CheckpointWriter::Start(const CheckpointState& state) {
   if (thread_.joinable()) Join();
   started_ = std::chrono::steady_clock::now();
   state_ = state;
-  MakeFolder();
+  try {
+    MakeFolder();
+  } catch (...) {  // another rank failed before all had seen it
+    if (leads()) RemoveUnfinished();
+    throw;
+  }
   std::span<std::byte> memory = session_.staging();
   if (memory.empty()) {
     own_staging_.resize(static_cast<size_t>(kSmallStaging));
@@ -189,12 +194,17 @@ void CheckpointWriter::GiveUp() {
   if (leads() && !fs::exists(folder_, error) && !error) {
     failure_ = std::make_exception_ptr(Error(ErrorCode::kIoError, StrCat("'", folder_.string(), "' was removed while a checkpoint was written there")));
   } else if (leads()) {
-    const fs::path dying = Temporary().string() + "-given-up";  // gone at once for the others
-    fs::rename(Temporary(), dying, error);
-    fs::remove_all(error ? Temporary() : dying, error);
+    RemoveUnfinished();
   } else if (!fs::exists(Temporary(), error) && !error) {
     failure_ = nullptr;
   }
+}
+
+void CheckpointWriter::RemoveUnfinished() const {
+  std::error_code error;
+  const fs::path dying = Temporary().string() + "-given-up";  // gone at once for the others
+  fs::rename(Temporary(), dying, error);
+  fs::remove_all(error ? Temporary() : dying, error);
 }
 
 WrittenShard CheckpointWriter::WriteShard() {

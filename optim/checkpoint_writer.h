@@ -64,6 +64,7 @@ class CheckpointWriter {
   std::vector<WrittenShard> Collect() const;
   void Commit(const std::vector<WrittenShard>& shards);
   void GiveUp();
+  void RemoveUnfinished() const;
   void Enter(Stage stage);
   void Join();
 

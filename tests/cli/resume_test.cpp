@@ -62,6 +62,9 @@ TEST_F(Resume, OtherDataOrFlagsAreRefusedAndAFinishedRunStaysFinished) {
   const Outcome again = Train("run", "--steps 4 --resume auto");
   ASSERT_EQ(again.code, 0);
   EXPECT_NE(again.text.find("all 4 steps are done already"), std::string::npos) << again.text;
+  const std::string config = Slurp(folder_ / "run/config.ini");
+  ASSERT_EQ(Train("run", "--steps 4 --resume auto --weight-decay 0.25").code, 0);
+  EXPECT_EQ(Slurp(folder_ / "run/config.ini"), config) << "no step was trained with another";
   EXPECT_EQ(Slurp(folder_ / "run/weights.safetensors"), weights);
   EXPECT_EQ(Lines("run"), 4);
 }

@@ -281,6 +281,17 @@ TEST_F(ShardedCheckpoint, WhatOneRankCannotSaveNobodyHas) {
   EXPECT_TRUE(fs::is_empty(folder_)) << "nothing half written";
 }
 
+TEST_F(ShardedCheckpoint, ARankThatFailsBeforeASaveLeavesNoHalfOfOne) {
+  EXPECT_THROW(Run(kTwoSharded,
+                   [&](TrainingSession& session) {
+                     Fill(session);
+                     WEIR_CHECK(session.rank() == 0, ErrorCode::kInternal, "rank 1 fails");
+                     checkpoints_.Save(session, StateOf(1));
+                   }),
+               Error);
+  EXPECT_TRUE(fs::is_empty(folder_)) << "rank 0 had made the folder";
+}
+
 // The state of the step that was saved, though the next has changed it before the disk was reached.
 TEST_F(ShardedCheckpoint, IsOfItsStepWhileTheNextOnesChangeEverything) {
   for (const Spread& spread : {kAlone, kSpreads[4]}) {
