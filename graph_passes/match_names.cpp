@@ -4,11 +4,13 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph_passes/canonical_reader.h"
 #include "graph_passes/parameters.h"
+#include "graph_passes/tensor_names.h"
 
 namespace weir {
 namespace {
@@ -55,7 +57,12 @@ class Matcher {
     for (auto& [candidates, members] : groups) Assign(members);
     for (Subject* subject : left) {
       Pieces rows = RowBlocks(*subject);
-      if (!rows.empty() && Equal(*subject, rows)) Name(*subject, std::move(rows));
+      if (rows.empty() || !Equal(*subject, rows)) continue;
+      if (AreFree(rows)) {
+        Name(*subject, std::move(rows));
+      } else {
+        ambiguous_.push_back(subject->value->name);
+      }
     }
     context.matches = static_cast<int>(named_.size());
     MarkFrozen();
@@ -123,11 +130,7 @@ class Matcher {
     std::iota(perm.begin(), perm.end(), 0);
     const std::vector<int64_t> identity = perm;
     do {
-      ParameterPiece piece{.tensor = name,
-                           .dims = tensor.dims(),
-                           .dtype = tensor.dtype(),
-                           .perm = perm == identity ? std::vector<int64_t>{} : perm,
-                           .offset = offset};
+      ParameterPiece piece{.tensor = name, .dims = tensor.dims(), .dtype = tensor.dtype(), .perm = perm == identity ? std::vector<int64_t>{} : perm, .offset = offset};
       const Dims extent = PieceExtent(piece);
       const size_t pad = dims.size() - extent.size();
       const bool fits =
@@ -200,7 +203,7 @@ class Matcher {
         Dims offset(rank, 0);
         offset[row_axis] = row;
         if (stacked) offset[0] = e;
-        const auto block = BlockAt(subject, offset, rows - row);
+        const auto block = BlockAt(subject, offset, rows - row, pieces);
         if (!block) return {};
         row += PieceExtent(*block)[0];
         pieces.push_back(*block);
@@ -209,27 +212,39 @@ class Matcher {
     return pieces.size() > 1 ? pieces : Pieces{};
   }
 
-  std::optional<ParameterPiece> BlockAt(const Subject& subject, const Dims& offset,
-                                        int64_t rows_left) const {
+  // Of tensors of equal values (layers or experts that begin as copies) the one that its name puts there.
+  std::optional<ParameterPiece> BlockAt(const Subject& subject, const Dims& offset, int64_t rows_left, const Pieces& taken) const {
     const size_t rank = subject.dims.size();
     const int64_t columns = rank == 1 ? 0 : subject.dims.back();
+    const std::string stack = rank == 3 ? std::to_string(offset[0]) : "";
+    const std::string& own = subject.value->parameter->initializers[0].tensor;
+    std::optional<ParameterPiece> best;
+    std::tuple<int64_t, bool, bool> most;
     for (const std::string& name : StartingLike(subject, offset)) {
       const Dims& from = names_.at(name)->dims();
       if (from.size() != (rank == 1 ? 1u : 2u)) continue;
+      const auto scope = SharedScope(own, name);
+      const bool is_free = std::ranges::none_of(taken, [&](const ParameterPiece& piece) { return piece.tensor == name; });
+      const std::tuple score(scope, HasComponent(name, stack, scope), is_free);
+      if (best && score <= most) continue;
       for (bool transposed : {false, true}) {
         if (transposed && rank == 1) continue;
-        ParameterPiece piece{.tensor = name,
-                             .dims = from,
-                             .dtype = names_.at(name)->dtype(),
-                             .perm = {},
-                             .offset = offset};
+        ParameterPiece piece{.tensor = name, .dims = from, .dtype = names_.at(name)->dtype(), .perm = {}, .offset = offset};
         if (transposed) piece.perm = {1, 0};
         const Dims extent = PieceExtent(piece);
         if (extent[0] > rows_left || (rank > 1 && extent[1] != columns)) continue;
-        if (LikelyBlock(subject, piece, extent)) return piece;
+        if (!LikelyBlock(subject, piece, extent)) continue;
+        best = piece;
+        most = score;
+        break;
       }
     }
-    return std::nullopt;
+    return best;
+  }
+
+  bool AreFree(const Pieces& pieces) const {
+    std::set<std::string> seen;
+    return std::ranges::all_of(pieces, [&](const ParameterPiece& piece) { return !used_.contains(piece.tensor) && seen.insert(piece.tensor).second; });
   }
 
   bool LikelyBlock(const Subject& subject, const ParameterPiece& piece, const Dims& extent) const {
@@ -272,7 +287,7 @@ class Matcher {
   }
 
   // The candidate named `own`, else the longest that is `own` but for leading components, which wrappers
-  // around the exported model add and exporters cut; "" when there is none.
+  // around the exported model add and exporters cut, else the only one that is in the same layer; "" when there is none.
   static std::string NameLike(const std::string& own, const std::vector<Pieces>& candidates) {
     std::string like;
     for (const Pieces& pieces : candidates) {
@@ -281,7 +296,12 @@ class Matcher {
       const bool ends = own.ends_with("." + name) || name.ends_with("." + own);
       if (ends && name.size() > like.size()) like = name;
     }
-    return like;
+    if (!like.empty()) return like;
+    std::vector<int64_t> scopes;
+    for (const Pieces& pieces : candidates) scopes.push_back(SharedScope(own, pieces[0].tensor));
+    const auto most = std::ranges::max_element(scopes);
+    if (most == scopes.end() || *most == 0 || std::ranges::count(scopes, *most) != 1) return "";
+    return candidates[static_cast<size_t>(most - scopes.begin())][0].tensor;
   }
 
   void Name(const Subject& subject, Pieces pieces) {

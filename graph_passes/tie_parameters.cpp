@@ -12,9 +12,16 @@ namespace {
 
 constexpr int kProbes = 32;
 
-// Whether equal bytes must mean the same tensor: matrices of varied values. Equal gains or zero
-// biases of a fresh model are equal by chance.
-bool MayTie(const Graph& graph, const Value& parameter) {
+bool Embeds(const Value& parameter) {
+  return std::ranges::any_of(parameter.uses, [](const Use& use) { return use.node->op() == "Embedding"; });
+}
+
+// Equal bytes mean the same tensor where one is an embedding and the other a head, which exporters write twice. Layers that
+// begin equal (a model made deeper by copies of its layers) are the file's own tensors and part with the first step.
+bool MayTie(const Value& a, const Value& b) { return Embeds(a) != Embeds(b); }
+
+// Matrices: equal vectors of a fresh model are equal by chance.
+bool IsMatrix(const Graph& graph, const Value& parameter) {
   return parameter.shape.size() >= 2 && HasAllData(graph, parameter);
 }
 
@@ -60,10 +67,10 @@ std::string TieParameters::doc() const {
 bool TieParameters::Run(Graph& graph, PassContext& context) {
   std::map<std::pair<Dims, std::vector<float>>, std::vector<Value*>> seen;
   for (Value* parameter : graph.ValuesWithRole(Role::kParameter)) {
-    if (!MayTie(graph, *parameter)) continue;
+    if (!IsMatrix(graph, *parameter)) continue;
     auto& like = seen[{ToDims(parameter->shape), Sample(graph, *parameter)}];
     const auto twin = std::find_if(like.begin(), like.end(), [&](const Value* v) {
-      return SameValues(graph, *v, *parameter);
+      return MayTie(*v, *parameter) && SameValues(graph, *v, *parameter);
     });
     if (twin == like.end()) {
       like.push_back(parameter);

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph/text.h"
 #include "graph_passes/classify_parameters.h"
@@ -89,6 +90,16 @@ TEST(TieParameters, DifferingMatricesStayApart) {
   EXPECT_EQ(RunPass(TieParameters(), *graph).matches, 0);
 }
 
+// A model made deeper by copies of its layers: two tensors of the file, trained apart.
+TEST(TieParameters, LayersThatBeginEqualStayApart) {
+  const auto graph = Parse(
+      "graph g (float[batch,2] x) => (float[batch,2] y)\n"
+      "constant float[2,2] a = {1, 2, 3, 4}\nconstant float[2,2] b = {1, 2, 3, 4}\n"
+      "{\n  h = Linear(x, a)\n  y = Linear(h, b)\n}\n");
+  for (const char* name : {"a", "b"}) AsParameter(*graph, graph->FindValue(name));
+  EXPECT_EQ(RunPass(TieParameters(), *graph).matches, 0);
+}
+
 TEST(TieParameters, FreshConstantsAreEqualByChance) {
   const auto graph = Parse(
       "graph g (float[batch,2] x) => (float[batch,2] y)\n"
@@ -135,6 +146,35 @@ TEST(MatchNames, OneTensorPerExpertIsFoundInAStack) {
   ASSERT_EQ(stack->parameter->originals.size(), 2u);
   EXPECT_EQ(stack->parameter->originals[1].offset, (Dims{1, 0, 0}));
   EXPECT_EQ(stack->parameter->originals[1].perm, (std::vector<int64_t>{1, 0}));
+  EXPECT_TRUE(graph->notices.empty());
+}
+
+// Two layers of eleven experts that all begin with the same values; "10" comes before "2" in the file.
+TEST(MatchNames, EqualExpertsOfEqualLayersAreToldApartByTheirNumbers) {
+  std::string stacks, reads;
+  NamedTensors names;
+  for (const std::string layer : {"0", "1"}) {
+    const std::string name = "model.layers." + layer + ".mlp.experts.down_proj", at = std::string("h") + layer;
+    stacks += "constant float[11,3,2] " + name + " = {1, 2, 3, 4, 5, 6";
+    for (int e = 0; e < 11; ++e) {
+      if (e > 0) stacks += ", 1, 2, 3, 4, 5, 6";
+      names[StrCat("layers.", layer, ".moe.experts.", e, ".w2.weight")] = TensorData::FromFloats({3, 2}, {1, 2, 3, 4, 5, 6});
+    }
+    stacks += "}\n";
+    reads += "  w" + layer + " = Gather<axis = 0>(" + name + ", zero)\n  t" + layer + " = Transpose<perm = [1, 0]>(w" + layer + ")\n  " + at + " = MatMul(x, t" + layer + ")\n";
+  }
+  const auto graph = Parse("graph g (float[batch,2] x) => (float[batch,3] y)\n" + stacks + "constant int64[] zero = {0}\n{\n" + reads + "  y = Add(h0, h1)\n}\n");
+  std::vector<Value*> parameters;
+  for (const char* layer : {"0", "1"}) parameters.push_back(AsParameter(*graph, graph->FindValue(StrCat("model.layers.", layer, ".mlp.experts.down_proj"))));
+  RunPass(MatchNames(names), *graph);
+  for (size_t layer = 0; layer < 2; ++layer) {
+    const auto& originals = parameters[layer]->parameter->originals;
+    ASSERT_EQ(originals.size(), 11u) << layer;
+    for (size_t e = 0; e < 11; ++e) {
+      EXPECT_EQ(originals[e].tensor, StrCat("layers.", layer, ".moe.experts.", e, ".w2.weight"));
+      EXPECT_EQ(originals[e].offset[0], static_cast<int64_t>(e));
+    }
+  }
   EXPECT_TRUE(graph->notices.empty());
 }
 
