@@ -41,7 +41,10 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
                "' is a training graph written by weir rewrite; give the exported model it was made from");
   }
   Canonicalize(*graph, options, passes);
-  if (options.names != nullptr) AddTiedNames(*graph, names);
+  if (options.names != nullptr) {
+    AddTiedNames(*graph, names);
+    AddTiedHead(*graph, values["names"].as<std::string>());
+  }
   return graph;
 }
 

@@ -1,6 +1,8 @@
 #include "optim/tied_weights.h"
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <tuple>
 
 #include "graph/error.h"
@@ -41,6 +43,14 @@ bool FindPrefix(const Graph& graph, std::string& prefix) {
   if (prefixes.empty()) return false;
   prefix = std::ranges::max_element(prefixes, {}, [](const auto& entry) { return entry.second; })->first;
   return true;
+}
+
+bool SaysHeadIsTied(const nlohmann::json& config) {
+  if (!config.is_object() || !config.contains("architectures") || config.value("tie_word_embeddings", nlohmann::json()) != true) return false;
+  const auto& classes = config["architectures"];
+  return classes.is_array() && std::ranges::any_of(classes, [](const nlohmann::json& name) {
+    return name.is_string() && (name.get<std::string>().ends_with("ForCausalLM") || name.get<std::string>().ends_with("LMHeadModel"));
+  });
 }
 
 void AddName(ParameterInfo& info, const ParameterPiece& copy_of, const std::string& name) {
@@ -121,6 +131,17 @@ void AddTiedNames(Graph& canonical, const Safetensors& names) {
     for (const ParameterPiece& there : info.initializers) {
       if (SameLayout(there, named[0]) && there.tensor.starts_with(prefix)) AddName(info, named[0], there.tensor.substr(prefix.size()));
     }
+  }
+}
+
+void AddTiedHead(Graph& canonical, const std::filesystem::path& file) {
+  std::ifstream stream(file.parent_path() / "config.json");
+  const auto config = nlohmann::json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  if (!SaysHeadIsTied(config)) return;
+  for (Value* parameter : canonical.ValuesWithRole(Role::kParameter)) {
+    std::vector<ParameterPiece>& named = parameter->parameter->originals;
+    if (!IsTied(*parameter) || named.size() != 1) continue;
+    if (named[0].tensor.ends_with("embed_tokens.weight") || named[0].tensor.ends_with("wte.weight")) AddName(*parameter->parameter, ParameterPiece(named[0]), "lm_head.weight");
   }
 }
 

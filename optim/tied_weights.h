@@ -1,4 +1,5 @@
 #pragma once
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string>
@@ -35,6 +36,10 @@ NamedTensors WithTiedNames(const Safetensors& file);
 // Gives the parameters of a canonical graph that were named after `names` the names that its header ties to theirs and, where the
 // embedding is the head too, the name that the model's file has for it.
 void AddTiedNames(Graph& canonical, const Safetensors& names);
+
+// The same where neither knows: a checkpoint of transformers keeps the embedding alone, and its config.json, in the folder of `file`,
+// says that the head is tied to it, which a causal language model calls lm_head.weight.
+void AddTiedHead(Graph& canonical, const std::filesystem::path& file);
 
 // What train should say at its start when it was asked for both copies and has one name for the embedding that is the head; a line, or "".
 std::string LacksTiedName(const Graph& canonical);

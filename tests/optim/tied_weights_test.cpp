@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
+
 #include "graph_passes/pipeline.h"
 #include "importer/importer.h"
 
@@ -74,6 +77,25 @@ TEST_F(TiedNamesTest, AHeaderTellsThem) {
   EXPECT_EQ(WithTiedNames(names_).at(kHead), names_.tensors.at(kTable));
   AddTiedNames(*graph_, names_);
   EXPECT_EQ(Saved({}), (Names{kTable, kHead}));
+}
+
+// Of transformers' checkpoint folder; what is no tied causal language model's, or no JSON, adds nothing.
+TEST_F(TiedNamesTest, AConfigBesideTheCheckpointTellsTheHead) {
+  const std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / "weir-tied-config";
+  std::filesystem::create_directories(folder);
+  for (const auto& [text, known] : {std::pair{R"({"architectures": ["MixtralForCausalLM"], "tie_word_embeddings": true})", true},
+                                    {R"({"architectures": ["MixtralForCausalLM"], "tie_word_embeddings": false})", false},
+                                    {R"({"architectures": ["MixtralModel"], "tie_word_embeddings": true})", false},
+                                    {R"({"tie_word_embeddings": true})", false},
+                                    {"[", false}}) {
+    std::ofstream(folder / "config.json") << text;
+    Make("model.", "model.model.embed_tokens.weight");
+    AddTiedNames(*graph_, names_);
+    AddTiedHead(*graph_, folder / "model.safetensors");
+    EXPECT_EQ(Saved({}), known ? (Names{kTable, kHead}) : Names{kTable}) << text;
+    EXPECT_EQ(TiedNames(*table_).size(), known ? 1u : 0u) << text;
+  }
+  std::filesystem::remove_all(folder);
 }
 
 // Whatever order they were found in: loaders of the body alone know the deeper name.
