@@ -246,6 +246,7 @@ class Launcher {
       if (!child.running || waitpid(child.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != child.pid) continue;
       child.stopped = WIFSTOPPED(status);
       child.still = {};
+      if (WIFSTOPPED(status) && failed_) kill(child.pid, SIGCONT);  // it stopped as another failed
       if (WIFSTOPPED(status) || WIFCONTINUED(status)) continue;
       child.running = false;
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);

@@ -86,6 +86,13 @@ TEST(Launcher, WakesAStoppedRankAtTheFirstFailure) {
   EXPECT_LT(outcome.seconds, 5);
 }
 
+TEST(Launcher, WakesARankThatStopsAfterTheFirstFailure) {
+  const Outcome outcome = Shell(2, "if [ $WEIR_RANK = 1 ]; then exit 69; fi; sleep 0.5; kill -STOP $$; echo awake >&2; exit 3", milliseconds(20000));
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_EQ(outcome.text, "awake\n");
+  EXPECT_LT(outcome.seconds, 8);
+}
+
 // Rank 0 may be saving; the others have nothing to save when one was lost.
 TEST(Launcher, WaitsForRank0AloneWhenARankIsLost) {
   for (const char* end : {"kill -KILL $$", "exit 69"}) {
