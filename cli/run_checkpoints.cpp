@@ -136,7 +136,8 @@ void RunCheckpoints::TellNoneWhole() const {
   }
   const auto steps = fs::file_size(folder_.parent_path() / "metrics.jsonl", error);
   if (there.empty() && (error || steps == 0)) return;
-  std::cerr << there << "no whole checkpoint in '" << folder_.string() << "': the run begins with its first step\n";
+  const bool has_weights = fs::exists(folder_.parent_path() / "weights.safetensors");  // then it may be refused instead
+  std::cerr << there << "no whole checkpoint in '" << folder_.string() << (has_weights ? "'\n" : "': the run begins with its first step\n");
 }
 
 int64_t RunCheckpoints::Start(Trainer& trainer, const Graph& canonical, std::map<std::string, std::string> texts, const SavedForm& form) {

@@ -264,6 +264,7 @@ TEST_F(Resume, OverwritesNoTrainedWeights) {
     const Outcome refused = Train("run", std::string(flags) + " --resume auto");
     EXPECT_EQ(refused.code, 1) << flags;
     EXPECT_NE(refused.text.find("holds weights.safetensors after step 3 and no checkpoint to go on from"), std::string::npos) << refused.text;
+    EXPECT_EQ(refused.text.find("begins with its first step"), std::string::npos) << refused.text;
   }
   EXPECT_EQ(Slurp(folder_ / "run/weights.safetensors"), weights);
   EXPECT_EQ(Slurp(folder_ / "run/metrics.jsonl"), metrics);
