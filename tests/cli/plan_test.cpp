@@ -378,15 +378,14 @@ TEST_F(Plans, NoAdviceComesTwice) {
 TEST_F(Plans, ThePlanIsShownBeforeTheSearch) {
   const std::string text = Weir("plan " + kModel + " --sequence 512 --device-memory 1KiB", "&1").output;
   ASSERT_NE(text.find("tried "), std::string::npos) << text;
-  EXPECT_LT(text.find("estimated step"), text.find("tried "));
-  EXPECT_LT(text.find("tried "), text.find("one knob alone"));
+  EXPECT_TRUE(text.find("estimated step") < text.find("tried ") && text.find("tried ") < text.find("one knob alone")) << text;
 }
 
 TEST_F(Plans, FlagsThatChangeNothingAreTold) {
-  for (const char* flag : {"--token-step 100", "--reduce-beside"}) {
-    const Result idle = Weir(StrCat("plan ", kModel, " --sequence 32 ", flag), "&1");
+  for (const std::string flag : {"--token-step 100", "--reduce-beside"}) {
+    const Result idle = Weir("plan " + kModel + " --sequence 32 " + flag, "&1");
     EXPECT_EQ(idle.code, 0);
-    EXPECT_NE(idle.output.find(StrCat("notice: ", std::string(flag).substr(0, std::string(flag).find(' ')), " changes nothing here")), std::string::npos) << idle.output;
+    EXPECT_NE(idle.output.find("notice: " + flag.substr(0, flag.find(' ')) + " changes nothing here"), std::string::npos) << idle.output;
   }
   EXPECT_EQ(Weir("plan " + kModel + " --sequence 32 --token-step 32 --max-tokens --device-memory 1MiB", "&1").output.find("changes nothing"), std::string::npos);
 }
@@ -394,9 +393,8 @@ TEST_F(Plans, FlagsThatChangeNothingAreTold) {
 TEST_F(Plans, WrongUse) {
   for (const char* flags : {"--sequence 2000000000000", "--micro-batch 2000000000000", "--ranks 0", "--ranks -1", "--max-tokens", "--auto", "--token-step 0 --device-memory 1GiB --max-tokens", "--device-memory -1",
                             "--device-memory 1XB", "--grad-accumulation 0", "--ranks 2 --reduce-beside --grad-accumulation 2",
-                            "--ranks 2 --shard-parameters all --grad-accumulation 2", "--vocab-parallel 2 --ranks 2 --head-gradient shard --grad-accumulation 2", "--host-memory -1", "--host-budget -1", "--host-budget 1XB", "--resident 3QB --bucket 10", "--device gpu"}) {
+                            "--ranks 2 --shard-parameters all --grad-accumulation 2", "--vocab-parallel 2 --ranks 2 --head-gradient shard --grad-accumulation 2", "--host-memory -1", "--host-budget -1", "--host-budget 1XB", "--resident 3QB --bucket 10", "--device gpu"})
     EXPECT_EQ(Weir(StrCat("plan ", kModel, std::string(flags).starts_with("--sequence") ? " " : " --sequence 32 ", flags)).code, 2) << flags;
-  }
 }
 
 }  // namespace
