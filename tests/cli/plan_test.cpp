@@ -391,8 +391,7 @@ TEST_F(Plans, FlagsThatChangeNothingAreTold) {
 }
 
 TEST_F(Plans, WrongUse) {
-  for (const char* flags : {"--sequence 2000000000000", "--micro-batch 2000000000000", "--ranks 0", "--ranks -1", "--max-tokens", "--auto", "--token-step 0 --device-memory 1GiB --max-tokens", "--device-memory -1",
-                            "--device-memory 1XB", "--grad-accumulation 0", "--ranks 2 --reduce-beside --grad-accumulation 2",
+  for (const char* flags : {"--sequence 2000000000000", "--micro-batch 2000000000000", "--ranks 0", "--ranks -1", "--max-tokens", "--auto", "--token-step 0 --device-memory 1GiB --max-tokens", "--device-memory -1", "--device-memory 1XB", "--grad-accumulation 0", "--ranks 2 --reduce-beside --grad-accumulation 2",
                             "--ranks 2 --shard-parameters all --grad-accumulation 2", "--vocab-parallel 2 --ranks 2 --head-gradient shard --grad-accumulation 2", "--host-memory -1", "--host-budget -1", "--host-budget 1XB", "--resident 3QB --bucket 10", "--device gpu"})
     EXPECT_EQ(Weir(StrCat("plan ", kModel, std::string(flags).starts_with("--sequence") ? " " : " --sequence 32 ", flags)).code, 2) << flags;
 }
