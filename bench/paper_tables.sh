@@ -96,8 +96,9 @@ case $section in
     done ;;
   long_context)
     if [ "$device" = cuda ]; then
-      if [ "$ranks" -ge 8 ]; then m=$(model qwen3-30b-a3b_opset18_batched_mm.onnx); else m=$(model olmoe-1b-7b_opset18_batched_mm.onnx); fi
-      flags="--precision bfloat16 --strip 8192 --recompute layer --recompute-keep attention --shard-optimizer --host-budget 1TiB --chunk-tokens 16384 --expert-parallel $ranks --context-parallel $ranks"
+      # host memory of each rank: eight of 60 GiB in 560, two of 70 in 256
+      if [ "$ranks" -ge 8 ]; then m=$(model qwen3-30b-a3b_opset18_batched_mm.onnx) host=60GiB; else m=$(model olmoe-1b-7b_opset18_batched_mm.onnx) host=70GiB; fi
+      flags="--precision bfloat16 --strip 65536 --recompute layer --recompute-keep attention --shard-optimizer --host-budget $host --chunk-tokens 32768 --expert-parallel $ranks --context-parallel $ranks"
       lengths="131072 262144 524288 1048576"
     else
       m=models/mixtral/dynamo18_batched_mm_sdpa.onnx flags="--recompute layer" lengths="64 128"
