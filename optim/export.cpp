@@ -56,6 +56,7 @@ void ExportModel(const Graph& canonical, const std::filesystem::path& source, co
         missing.push_back(block[0].tensor);
         continue;
       }
+      CheckCopiesAgree(block, dims, weights);
       const ParameterPiece& piece = *there;
       const auto it = weights.find(piece.tensor);
       WEIR_CHECK(it->second->dims() == piece.dims, ErrorCode::kInvalidArgument, "weight '", piece.tensor, "' is ",

@@ -142,6 +142,7 @@ void CheckWeights(const Graph& canonical, const fs::path& path, const Safetensor
     if (value->role == Role::kParameter) {
       know(*value);
       PiecesThere(*value, tensors, misfits);
+      for (const auto& block : BlocksOf(SourcePieces(*value, true))) CheckCopiesAgree(block, ToDims(value->shape), tensors);
     } else if (Frozen(value.get()) != nullptr) {  // weights of earlier versions lack what --freeze keeps
       know(*value);
       Misfits of_frozen;

@@ -61,6 +61,14 @@ void AddName(ParameterInfo& info, const ParameterPiece& copy_of, const std::stri
   info.originals.push_back(std::move(piece));
 }
 
+// The values of a block in canonical order; what the block does not cover is 0.
+std::vector<float> InCanonicalOrder(const ParameterPiece& piece, const Dims& whole, const TensorData& tensor) {
+  std::vector<float> values(static_cast<size_t>(NumElements(whole)));
+  const auto from = tensor.AsFloats();
+  ForEachElement(piece, whole, [&](int64_t a, int64_t b) { values[static_cast<size_t>(b)] = from[static_cast<size_t>(a)]; });
+  return values;
+}
+
 }  // namespace
 
 std::vector<std::vector<ParameterPiece>> BlocksOf(const std::vector<ParameterPiece>& pieces) {
@@ -113,6 +121,22 @@ NamedTensors WithTiedNames(const Safetensors& file) {
   NamedTensors tensors = file.tensors;
   for (const auto& [name, kept] : TiedNamesIn(file)) tensors[name] = file.tensors.at(kept);
   return tensors;
+}
+
+void CheckCopiesAgree(const std::vector<ParameterPiece>& block, const Dims& whole, const NamedTensors& weights) {
+  const ParameterPiece* first = nullptr;
+  for (const ParameterPiece& piece : block) {
+    const auto there = weights.find(piece.tensor);
+    if (there == weights.end() || there->second == nullptr || there->second->dims() != piece.dims) continue;
+    if (first == nullptr) first = &piece;
+    const TensorDataPtr& kept = weights.at(first->tensor);
+    if (there->second == kept || (SameLayout(piece, *first) && there->second->dtype() == kept->dtype() && std::ranges::equal(there->second->bytes(), kept->bytes()))) continue;
+    const auto a = InCanonicalOrder(*first, whole, *kept), b = InCanonicalOrder(piece, whole, *there->second);
+    const auto [at, other] = std::ranges::mismatch(a, b);
+    WEIR_CHECK(at == a.end(), ErrorCode::kInvalidArgument, "the weights hold '", first->tensor, "' and '", piece.tensor,
+               "', which the model has as one tensor, with different values (", *at, " and ", *other, " at element ", at - a.begin(),
+               "): give weights that agree or hold one of the two, or a model that keeps them apart");
+  }
 }
 
 void AddTiedNames(Graph& canonical, const Safetensors& names) {

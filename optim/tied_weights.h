@@ -33,6 +33,9 @@ std::map<std::string, std::string> TiedNamesIn(const Safetensors& file);
 // Its tensors under the left-out names too, without a copy of their bytes.
 NamedTensors WithTiedNames(const Safetensors& file);
 
+// Throws where `weights` hold several tensors of one block of a parameter of shape `whole`, and they differ: the model has one place for them.
+void CheckCopiesAgree(const std::vector<ParameterPiece>& block, const Dims& whole, const NamedTensors& weights);
+
 // Gives the parameters of a canonical graph that were named after `names` the names that its header ties to theirs and, where the
 // embedding is the head too, the name that the model's file has for it.
 void AddTiedNames(Graph& canonical, const Safetensors& names);

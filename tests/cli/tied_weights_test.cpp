@@ -121,6 +121,25 @@ TEST_F(TiedModel, AFileThatKeepsTheOtherNameIsExported_SAV05) {
   }
 }
 
+// Two values for the one matrix: neither is taken for both.
+TEST_F(TiedModel, WeightsWhoseHeadDiffersAreRefused_IMP16) {
+  Run("run", "weights.safetensors", "--save-tied both");
+  Safetensors apart = Weights("run");
+  auto head = apart.tensors.at(kHead)->AsFloats();
+  head[5] += 0.5f;
+  apart.tensors[kHead] = TensorData::FromFloats(apart.tensors.at(kHead)->dims(), head);
+  WriteSafetensors(folder_ / "apart.safetensors", apart.tensors, {{"format", "pt"}, {kHead, kTable}});
+  const std::string model = StrCat(Path(kExport), " --names ", Path("weights.safetensors"));
+  for (const std::string& command : {StrCat("export ", model, " --weights ", Path("apart.safetensors"), " -o ", Path("out.onnx")),
+                                     StrCat("train ", model, " --data ", Path("data.txt"), " --out ", Path("next"), " --steps 1 --sequence 16 --initial-load ", Path("apart.safetensors"))}) {
+    const Result result = Weir(command);
+    EXPECT_EQ(result.code, 1) << command;
+    EXPECT_NE(result.output.find("'model.embed_tokens.weight' and 'lm_head.weight', which the model has as one tensor, with different values"), std::string::npos) << result.output;
+    EXPECT_NE(result.output.find("at element 5"), std::string::npos) << result.output;
+  }
+  EXPECT_FALSE(fs::exists(folder_ / "out.onnx"));
+}
+
 // transformers' own checkpoints of tied models have no head, and this model's file has it under a name of the exporter's alone.
 TEST_F(TiedModel, WhatHasOneNameIsSavedAsItWasRead_SAV05) {
   const std::string said = Run("run", "one.safetensors", "--save-tied both");
