@@ -23,8 +23,9 @@
 namespace weir {
 namespace {
 
-// What the driver showed beside the arena of a process on an H200: its context and the libraries.
-constexpr int64_t kCudaContext = int64_t{512} << 20;
+// What the driver showed beside the arena of a process on an H200: its context and the libraries; and the most that was seen with two ranks,
+// for links between them (bench/results/h200x2.md: 0.8 to 1.7 GiB in all).
+constexpr int64_t kCudaContext = int64_t{512} << 20, kCudaLinks = int64_t{1280} << 20;
 constexpr int64_t kMostAccumulation = int64_t{1} << 24;
 constexpr int64_t kMostTokens = int64_t{1} << 24;  // of a sequence that a picture goes to
 
@@ -102,7 +103,7 @@ void Check(const PlanFlags& flags, const Budgets& budgets) {
 // `budget` < 0: none was given.
 void CheckFits(const char* flag, int64_t bytes, int64_t beside, int64_t budget) {
   if (budget < 0) return;
-  const std::string context = beside > 0 ? StrCat(" and ", FormatBytes(beside), " for the CUDA context") : "";
+  const std::string context = beside > 0 ? StrCat(" and ", FormatBytes(beside), " beside it for CUDA's context and links") : "";
   WEIR_CHECK(bytes + beside <= budget, ErrorCode::kBudgetExceeded, "the step needs ", FormatBytes(bytes), context, ", ", flag, " is ", FormatBytes(budget));
   std::cerr << "fits: " << FormatBytes(bytes) << context << " of " << FormatBytes(budget) << " " << flag << "\n";
 }
@@ -187,7 +188,7 @@ int PlanCommand(int argc, const char* const* argv) {
   for (const std::string& notice : IdleFlags(flags.knobs.training, flags.knobs.dispatch, flags.device, flags.knobs.training.layout.world)) std::cerr << notice << "\n";
   if (!flags.max_tokens && !values["token-step"].defaulted()) std::cerr << "notice: --token-step changes nothing here: it is of --max-tokens\n";
   SetThreadsOfRank(flags.threads, flags.knobs.training.layout.world);  // workspaces of CPU kernels grow with them
-  if (device == DeviceKind::kCuda) budgets.beside_arena = kCudaContext;
+  if (device == DeviceKind::kCuda) budgets.beside_arena = kCudaContext + (flags.knobs.training.layout.world > 1 ? kCudaLinks : 0);
   const MachineRates gpu = flags.knobs.training.precision == "bfloat16" ? MachineRates{} : Float32Rates();
   const MachineRates rates = !flags.machine.empty() ? ReadMachine(flags.machine, gpu) : device == DeviceKind::kCuda ? gpu : CpuRates(CpuThreads());
   PassManager passes;

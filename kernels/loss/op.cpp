@@ -17,6 +17,9 @@ LossReduction ReductionOf(const Attributes& attributes) {
 namespace {
 
 void InferLoss(InferContext& c) {
+  for (const auto& [name, value] : c.node.attributes) {  // label_smoothing, say: another loss
+    if (name != "reduction" && name != "ignore_index") c.Fail(StrCat("attribute '", name, "' is unknown, expected reduction and ignore_index"));
+  }
   const DType dtype = c.in(0)->dtype;
   c.SetDType(0, dtype);
   if (ReductionOf(c.node.attributes) != LossReduction::kNone) {

@@ -42,7 +42,7 @@ const std::vector<Case> kCases = {
     {kQwen, StrCat("--names ", kModels, "/qwen3_moe/weights.safetensors --freeze '*experts*' --freeze '*embed*' --freeze 'lm_head*'"), "--sequence 256", "--device-memory 2300KiB"},
     {kQwen, "--freeze '*embed*' --threads 1", "--sequence 512", "--device-memory 30MiB --host-memory 10MiB"},
     {kQwen, "--ranks 4 --expert-parallel 2 --lambda 2.123456789012 --strip 64", "--sequence 512 --micro-batch 4", "--device-memory 20MiB"},
-    {kQwen, "--ranks 2 --precision bfloat16 --device cuda --deterministic --balance-loss 0.01 --z-loss 0.001", "--sequence 1024", "--device-memory 560MiB"},
+    {kQwen, "--ranks 2 --precision bfloat16 --device cuda --deterministic --balance-loss 0.01 --z-loss 0.001", "--sequence 1024", "--device-memory 1840MiB"},
     {kOlmoe, "--ranks 2 --expert-parallel 2 --alpha 1.5 --min-rows 16 --max-foreign 1 --chunk-tokens 100 --max-chunks 3", "--sequence 512 --micro-batch 3", "--device-memory 6MiB"},
     {kOlmoe, "--pack isolate --token-weights --leaves 32 --unit-rows 1024", "--sequence 512 --micro-batch 2 --grad-accumulation 3", "--device-memory 5MiB"},
     {kOlmoe, "--recompute layer --bucket 1000 --slots 2 --resident 4096", "--sequence 512", "--device-memory 3MiB --host-memory 64MiB"},
@@ -53,6 +53,24 @@ const std::vector<Case> kCases = {
     {kMixtral, "--disable-pass merge_common", "--sequence 2048", "--device-memory 64MiB --host-memory 64MiB"},
     {kMixtral, "--ranks 2 --strip 128", "", "--token-step 128 --max-tokens --device-memory 16MiB"},
 };
+
+// MEM-10: beside the arena, in which workspaces and gaps are counted, a budget holds CUDA's context and, of several ranks, their links.
+TEST(PlanBudget, HoldsWhatLiesBesideTheArena_MEM10) {
+  for (const auto& [ranks, beside] : {std::pair<int, int64_t>{1, 512}, {2, 1792}}) {
+    const auto plan = [&, ranks = ranks](int64_t bytes) {
+      return Shell(StrCat(WEIR_PROGRAM " plan ", kModels, kQwen, " --device cuda --precision bfloat16 --sequence 64 --json --ranks ", ranks, " --device-memory ", bytes));
+    };
+    const Json planned = Json::parse(plan(int64_t{1} << 40).output);
+    const int64_t arena = planned["arena_bytes"];
+    int64_t lines = 0;
+    for (const auto& [term, bytes] : planned["ledger"].items()) lines += bytes.get<int64_t>();
+    EXPECT_EQ(lines, arena) << "the lines are the whole";
+    EXPECT_TRUE(planned["ledger"].contains("fixed") && planned["ledger"].contains("fragmentation")) << planned["ledger"];
+    EXPECT_EQ(planned["budget"]["beside_arena"], beside << 20);
+    EXPECT_EQ(plan(arena + (beside << 20)).code, 0) << ranks;
+    EXPECT_EQ(plan(arena + (beside << 20) - 1).code, 3) << ranks;
+  }
+}
 
 class PlanLines : public testing::TestWithParam<Case> {};
 

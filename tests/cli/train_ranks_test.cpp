@@ -121,6 +121,7 @@ TEST_F(TrainRanks, StreamTheirExpertsWithTheSameBytes) {
 }
 
 // Two ranks share each sequence: one rank's samples, loss and tokens, the same bytes whatever the knobs and when resumed.
+// VCE-13: labels are shifted before a sequence is cut, so the last position of a part has the first token of the next one.
 TEST_F(TrainRanks, ShareEachSequence) {
   const std::string two = "--ranks 2 --context-parallel 2 --micro-batch 2 --learning-rate 1e-2 --schedule constant ";
   const Outcome plain = Train("plain", two + "--steps 4"), knobs = Train("knobs", two + "--steps 4 --recompute layer --strip 64");

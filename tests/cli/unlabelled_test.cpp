@@ -105,7 +105,7 @@ TEST_F(Unlabelled, StepsCountInNoMean) {
   for (const auto& step : Steps("run")) EXPECT_EQ(step["spike"], false) << step;
 }
 
-// Samples 0 and 1, then 2 and 3: one rank of the second step has labels, and all learn from it.
+// Samples 0 and 1, then 2 and 3: one rank of the second step has labels, and all learn from it. VCE-08
 TEST_F(Unlabelled, RanksDoAlike) {
   ASSERT_EQ(Train("run", "long.jsonl", "--steps 4 --ranks 2 --shard-optimizer"), 0) << Log();
   const auto steps = Steps("run");

@@ -113,6 +113,38 @@ TEST(Bounds, StepsAfterTheFirstTakeLittleBesideTheirArenaWhateverTheRouting) {
   }
 }
 
+// MEM-07: fifty steps of one run whose routes go from balanced to all to the same experts: no step takes more than the second did.
+TEST(Bounds, MemoryDoesNotCreepAsRoutingSkews_MEM07) {
+  constexpr int kManySteps = 50;
+  const KnobCase knobs = Everything("mixtral", 4);
+  const StoredBatch& batch = Stored(knobs.family);
+  std::vector<int64_t> live, peak;
+  RunRanks(knobs.world, [&](Communicator& world) {
+    TrainingOptions options;
+    options.layout = {.world = knobs.world, .expert_parallel = knobs.expert_parallel};
+    Apply(knobs, int64_t{1} << 40, options);
+    PassManager passes;
+    TrainingSession session(*batch.graph, options, batch.rows / knobs.world, batch.length, {}, passes, DeviceKind::kCpu, &world);
+    TrainingSession::MicroBatch micro;
+    for (int step = 0; step < kManySteps; ++step) {
+      micro.input_ids.clear(), micro.labels.clear();
+      for (int64_t i = 0; i < session.batch() * session.sequence(); ++i) {
+        micro.input_ids.push_back(TokenAt(i % kManySteps < step ? Routing::kOne : Routing::kBalanced, i + session.rank() * 1000));
+        micro.labels.push_back(i % 307);
+      }
+      session.ComputeGradients({&micro, 1});
+      session.Update(1e-4, step + 1);
+      world.Barrier({"Barrier", "measured"});
+      if (session.rank() == 0) live.push_back(LiveBytes()), peak.push_back(PeakBytes());
+      world.Barrier({"Barrier", "measured"});
+    }
+  });
+  for (size_t step = 2; step < live.size(); ++step) {
+    EXPECT_LT(std::abs(live[step] - live[1]), knobs.world * (8 << 10)) << "after step " << step;
+    EXPECT_LT(std::abs(peak[step] - peak[1]), knobs.world * (32 << 10)) << "up to step " << step;
+  }
+}
+
 // The most bytes of a term that live at once, over the steps of a plan.
 int64_t HighWater(const Plan& plan, const std::string& term, Memory memory) {
   int64_t most = 0;

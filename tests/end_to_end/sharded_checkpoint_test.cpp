@@ -242,6 +242,35 @@ TEST_F(ShardedCheckpoint, APartThatIsMissingOrShortIsSeenByAll) {
   EXPECT_NE(notices[0].find("state-00002-of-00002.safetensors' cannot be read (No such file"), std::string::npos) << notices[0];
 }
 
+// OPT-04: the state of a tensor of another size, or of another name, is not taken for this one's.
+TEST_F(ShardedCheckpoint, StateOfAnotherShapeOrNameIsRefused_OPT04) {
+  Save(kTwo, 1);
+  const fs::path checkpoint = folder_ / CheckpointName(1);
+  const CheckpointIndex good = ReadIndex(checkpoint);
+  const auto told = [&](const std::function<void(std::map<std::string, CheckpointIndex::Tensor>&)>& change) {
+    CheckpointIndex index = good;
+    change(index.tensors);
+    std::ofstream(checkpoint / kIndexFile) << ToText(index);  // its own checksum is right
+    return Read(kTwo, "changed");
+  };
+  EXPECT_EQ(told([](auto&) {}), "1");
+  std::string head, norm;
+  for (const auto& [name, tensor] : good.tensors) {
+    if (name.starts_with("m/") && tensor.dims.size() == 1) norm = name;
+    if (name.starts_with("m/") && tensor.dims.size() == 2) head = name;
+  }
+  ASSERT_NE(good.tensors.at(head).dims, good.tensors.at(norm).dims);
+  const std::string swapped = told([&](auto& tensors) { std::swap(tensors.at(head), tensors.at(norm)); });
+  EXPECT_NE(swapped.find(norm.substr(2)), std::string::npos) << swapped;
+  const std::string renamed = told([&](auto& tensors) {
+    auto node = tensors.extract(norm);
+    node.key() = "m/another";
+    tensors.insert(std::move(node));
+  });
+  EXPECT_NE(renamed.find("another"), std::string::npos) << renamed;
+  EXPECT_NE(renamed.find(norm.substr(2)), std::string::npos) << renamed;
+}
+
 // What main wrote before there were shards: one file, a checksum for each tensor.
 TEST_F(ShardedCheckpoint, TheFormatOfOneFileIsReadByEveryLayout) {
   const fs::path checkpoint = folder_ / CheckpointName(1);

@@ -117,6 +117,7 @@ TEST(LowerPrecision, TheCpuSaysThatItDoesNotComputeInBFloat16) {
 class LoweredModel : public testing::TestWithParam<const char*> {};
 
 // A whole training graph: accumulators and moments stay, masters too unless they are split, products get bfloat16, shapes bind.
+// OPT-16, OPT-20, VCE-10: whatever computes in bfloat16, masters (or both halves of them), moments and accumulators are float32.
 TEST_P(LoweredModel, KeepsMastersAndLowersEveryProduct) {
   TrainingOptions options;
   options.precision = "bfloat16";

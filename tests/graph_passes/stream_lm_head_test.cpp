@@ -123,6 +123,7 @@ std::string Edited(const std::string& from, const std::string& to) {
 
 #define EXPECT_REASON(text, why) EXPECT_NE(Reason text.find(why), std::string::npos) << Reason text
 
+// VCE-05: a head with a bias is not streamed, nor spread, in words.
 TEST(StreamLmHead, AskedForButUnmatchedIsAnErrorWithTheReason) {
   EXPECT_REASON((std::string(kHead) + "z = Linear(h, w) logits = Tanh(z) }", true),
                 "are made by Tanh, expected Linear");

@@ -174,6 +174,21 @@ TEST(ExportOnnx, FilesBeyondTheLimitPutTheirTensorsOutside) {
   EXPECT_EQ(Values(folder / "out.onnx", "big_constant"), std::vector<float>(500, 4));
 }
 
+// IMP-13: zeros in a typed field take one byte each, trained values two: what counts is the file that is written.
+TEST(ExportOnnx, TheFinalSizeDecides) {
+  TempFolder folder;
+  ModelBuilder b;
+  auto& tensor = b.Tensor("w", onnx::TensorProto::BFLOAT16, {2000});
+  for (int i = 0; i < 2000; ++i) tensor.add_int32_data(0);
+  b.Save(folder / "m.onnx");
+  const ExportOptions limit{.inline_limit_bytes = 3000};
+  ASSERT_LT(static_cast<int64_t>(fs::file_size(folder / "m.onnx")), limit.inline_limit_bytes);
+  ExportOnnx(folder / "m.onnx", folder / "out.onnx", {{"w", std::vector<float>(2000, 1)}}, limit);
+  EXPECT_LT(static_cast<int64_t>(fs::file_size(folder / "out.onnx")), limit.inline_limit_bytes);
+  EXPECT_EQ(fs::file_size(folder / "out.onnx.data"), 4000u);
+  EXPECT_EQ(Values(folder / "out.onnx", "w"), std::vector<float>(2000, 1));
+}
+
 TEST(ExportOnnx, ConstantNodesAreReplaced) {
   TempFolder folder;
   ModelBuilder b;

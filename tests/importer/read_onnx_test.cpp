@@ -215,6 +215,21 @@ TEST(ReadOnnx, AbsentOptionalInputsKeepTheirPlaces) {
   EXPECT_EQ(node.in(4)->name, "w2");
 }
 
+// IMP-20: com.microsoft MoE has one routing input; a node that wants scores of its own for the selection is not approximated.
+TEST(ReadOnnx, AMoeNodeWithASelectionBiasIsRefused) {
+  TempFolder folder;
+  ModelBuilder b;
+  b.Input("x", {"4", "8"});
+  b.Input("r", {"4", "2"});
+  b.Floats("w1", {2, 8, 8}, std::vector<float>(128));
+  b.Floats("w2", {2, 8, 8}, std::vector<float>(128));
+  b.Floats("selection_bias", {2}, {0.5f, 0});
+  b.Op("MoE", {"x", "r", "w1", "", "w2", "", "", "", "selection_bias"}, {"y"}, "com.microsoft");
+  b.Output("y");
+  const std::string error = ErrorOf([&] { b.Read(folder / "m.onnx"); });
+  EXPECT_TRUE(Has(error, "MoE 'n_y': 9 inputs, expected")) << error;
+}
+
 TEST(ReadOnnx, ConstantNodesBecomeConstants) {
   TempFolder folder;
   ModelBuilder b;

@@ -183,6 +183,16 @@ TEST(LlepDispatch, SplitExpertsSumToTheWhole) {
   EXPECT_EQ(run.traffic[1].calls.at("ReturnPartial"), 2);  // 40 rows: two units
   EXPECT_FALSE(run.traffic[0].calls.contains("ReturnPartial"));
   ExpectSameBits(run.ranks, RunTwin(problem), "60/40");
+  const auto truth = RunTruth(problem);
+  for (size_t g = 0; g < truth[0].gradients.size(); ++g) {
+    const auto &got = run.ranks[0].gradients[g].f, &want = truth[0].gradients[g].f;
+    double distance = 0, norm = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      distance += std::pow(static_cast<double>(got[i]) - static_cast<double>(want[i]), 2);
+      norm += std::pow(static_cast<double>(want[i]), 2);
+    }
+    EXPECT_LT(std::sqrt(distance / norm), 1e-6) << "float64's, tensor " << g;
+  }
 }
 
 // Weights of a borrowed expert travel once for all chunks of a pass.

@@ -127,6 +127,18 @@ TEST(PublicRows, ABatchOfUnevenSequencesIsARunOfTokens_VCE20) {
   for (size_t i = 0; i < dw.size(); ++i) EXPECT_NEAR(y[2].f[i], dw[i], 2e-3) << i;  // 4102 terms up to 3
 }
 
+// VCE-16: what is not known of a loss changes it: refused, not dropped.
+TEST(PublicRows, LossesRefuseAttributesThatTheyDoNotHonour_VCE16) {
+  const auto error = [](const char* op, const Attributes& attributes) {
+    return ErrorOf([&] { RunOp(op, {Floats({1, 2}, {0, 0}), Ints({1}, {0})}, 1, attributes); });
+  };
+  for (const char* op : {"SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss"}) {
+    EXPECT_EQ(error(op, {{"reduction", "sum"}, {"ignore_index", int64_t{-1}}}), "") << op;
+    EXPECT_NE(error(op, {{"label_smoothing", 0.1}}).find("attribute 'label_smoothing' is unknown"), std::string::npos) << op;
+    EXPECT_NE(error(op, {{"reduction", "median"}}).find("expected none, sum or mean"), std::string::npos) << op;
+  }
+}
+
 // The norm of gradients that each of two ranks holds alone: every rank's, the one for all.
 std::vector<double> NormsOfShards(const std::vector<std::vector<float>>& shards) {
   std::vector<double> norms(shards.size());

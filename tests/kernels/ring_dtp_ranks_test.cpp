@@ -223,7 +223,10 @@ TEST(RingDtpRanks, AutoMovesWhatIsLess) {
   }
 }
 
+// VCE-19: P = 8 against float64, too.
 TEST(RingDtpRanks, ResultsAreThoseOfTheReference) {
+  const HeadProblem eight{.vocabulary = 1003, .channels = 16, .leaf = 64, .tokens = {3, 4, 1, 5, 1, 2, 3, 6}};
+  ExpectReference(eight, RunHeads(eight, {.ranks = 8, .strip = 64}), DType::kFloat32, 1e-6, 1e-5);
   for (const HeadProblem& p : {HeadProblem{}, HeadProblem{.weighted = true}, HeadProblem{.vocabulary = 5000, .channels = 40, .leaf = 1024}}) {
     ExpectReference(p, RunHeads(p, {.ranks = 4, .strip = 256}), DType::kFloat32, 1e-6, 1e-5);
   }
