@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/device/launch.cuh"
 #include "kernels/experts/cuda.h"
 
@@ -6,6 +8,7 @@ namespace {
 
 constexpr int kLanes = 32;
 constexpr int64_t kTileRoutes = 1024;  // of one warp
+constexpr int kScanThreads = 1024;
 
 __device__ int64_t TokenAt(const LeafOrder& order, int64_t position) {
   const int64_t share = order.tokens / order.leaves, longer = order.tokens % order.leaves;
@@ -36,29 +39,39 @@ __global__ void CountRoutesKernel(const int64_t* ids, LeafOrder order, int64_t k
 // true: tiles holds what lies before the tile, and routes go to their rows.
 template <bool kPlace>
 __global__ void WalkTileKernel(const int64_t* ids, RouteChunk chunk, RouteTable table) {
+  constexpr int kSteps = 8;          // whose ids are fetched together
   extern __shared__ int32_t seen[];  // [experts]
   const int64_t experts = chunk.experts, begin = static_cast<int64_t>(blockIdx.x) * kTileRoutes;
   const int64_t end = min(begin + kTileRoutes, chunk.tokens * chunk.k);
   const int lane = static_cast<int>(threadIdx.x);
   int32_t* tile = table.tiles + static_cast<int64_t>(blockIdx.x) * experts;
-  for (int64_t e = lane; e < experts; e += kLanes) seen[e] = kPlace ? tile[e] : 0;
+  for (int64_t e = lane; e < experts; e += kLanes)
+    seen[e] = kPlace ? tile[e] + static_cast<int32_t>(table.first[e]) : 0;
   __syncwarp();
-  for (int64_t step = begin; step < end; step += kLanes) {
-    const int64_t at = step + lane;
-    const bool live = at < end;
-    const int64_t route = live ? RouteOf(chunk, at) : 0;
-    const int expert = live ? static_cast<int>(ids[route]) : -1;
-    const unsigned same = __match_any_sync(~0u, expert);
-    const int before = __popc(same & ((1u << lane) - 1));
-    const int32_t offset = live ? seen[expert] : 0;
-    __syncwarp();
-    if (live && before == 0) seen[expert] = offset + __popc(same);
-    __syncwarp();
-    if (kPlace && live) {
-      const int64_t sorted = table.first[expert] + offset + before;
-      const int64_t row = table.place == nullptr ? sorted : table.place[sorted];
-      table.routes[row] = route;
-      table.row_at[at] = row;
+  for (int64_t first = begin + lane; first - lane < end; first += kSteps * kLanes) {
+    int64_t routes[kSteps];
+    int expert_of[kSteps];
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int64_t at = first + s * kLanes;
+      routes[s] = at < end ? RouteOf(chunk, at) : 0;
+      expert_of[s] = at < end ? static_cast<int>(ids[routes[s]]) : -1;
+    }
+#pragma unroll
+    for (int s = 0; s < kSteps; ++s) {
+      const int expert = expert_of[s];
+      const unsigned same = __match_any_sync(~0u, expert);
+      const int before = __popc(same & ((1u << lane) - 1));
+      const int32_t offset = expert < 0 ? 0 : seen[expert];
+      __syncwarp();
+      if (expert >= 0 && before == 0) seen[expert] = offset + __popc(same);
+      __syncwarp();
+      if (kPlace && expert >= 0) {
+        const int64_t sorted = offset + before;
+        const int64_t row = table.place == nullptr ? sorted : table.place[sorted];
+        table.routes[row] = routes[s];
+        table.row_at[first + s * kLanes] = row;
+      }
     }
   }
   if constexpr (!kPlace) {
@@ -66,23 +79,59 @@ __global__ void WalkTileKernel(const int64_t* ids, RouteChunk chunk, RouteTable 
   }
 }
 
-// One block: tiles[tile, e] becomes the sum over earlier tiles, first[e] the sum over earlier
-// experts.
-__global__ void ScanTilesKernel(RouteTable table, int64_t tiles, int64_t experts) {
-  for (int64_t e = threadIdx.x; e < experts; e += blockDim.x) {
-    int32_t sum = 0;
-    for (int64_t tile = 0; tile < tiles; ++tile) {
-      int32_t& count = table.tiles[tile * experts + e];
-      const int32_t own = count;
-      count = sum;
-      sum += own;
+// Of a run of tiles, of one expert: each count becomes the sum of those before it and of `sum`;
+// returns the sum of all.
+template <bool kStore>
+__device__ int32_t SumTiles(int32_t* count, int64_t tiles, int64_t stride, int32_t sum) {
+  constexpr int kTogether = 8;
+  for (int64_t tile = 0; tile < tiles; tile += kTogether) {
+    int32_t own[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) own[i] = tile + i < tiles ? count[(tile + i) * stride] : 0;
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      if (kStore && tile + i < tiles) count[(tile + i) * stride] = sum;
+      sum += own[i];
     }
-    table.first[e + 1] = sum;
+  }
+  return sum;
+}
+
+// One block: tiles[tile, e] becomes the sum over earlier tiles, first[e] the sum over earlier
+// experts. Each group of threads has a run of the tiles.
+__global__ void ScanTilesKernel(RouteTable table, int64_t tiles, int64_t experts) {
+  extern __shared__ int32_t sums[];  // [groups, experts]
+  const int64_t thread = threadIdx.x, width = min(experts, int64_t{blockDim.x}),
+                groups = blockDim.x / width, group = thread / width;
+  const int64_t share = (tiles + groups - 1) / groups, begin = min(group * share, tiles),
+                run = min(share, tiles - begin);
+  if (group < groups) {
+    for (int64_t e = thread % width; e < experts; e += width)
+      sums[group * experts + e] =
+          SumTiles<false>(table.tiles + begin * experts + e, run, experts, 0);
   }
   __syncthreads();
-  if (threadIdx.x != 0) return;
-  table.first[0] = 0;
-  for (int64_t e = 0; e < experts; ++e) table.first[e + 1] += table.first[e];
+  if (group < groups) {
+    for (int64_t e = thread % width; e < experts; e += width) {
+      int32_t before = 0;
+      for (int64_t g = 0; g < group; ++g) before += sums[g * experts + e];
+      before = SumTiles<true>(table.tiles + begin * experts + e, run, experts, before);
+      if (group == groups - 1) table.first[e + 1] = before;
+    }
+  }
+  __syncthreads();
+  if (thread >= kLanes) return;
+  int64_t before = 0;
+  for (int64_t e = thread; e - thread < experts; e += kLanes) {
+    int64_t sum = e < experts ? table.first[e + 1] : 0;
+    for (int step = 1; step < kLanes; step *= 2) {
+      const int64_t left = __shfl_up_sync(~0u, sum, step);
+      if (thread >= step) sum += left;
+    }
+    if (e < experts) table.first[e + 1] = before + sum;
+    before += __shfl_sync(~0u, sum, kLanes - 1);
+  }
+  if (thread == 0) table.first[0] = 0;
 }
 
 }  // namespace
@@ -103,7 +152,11 @@ void SortRoutes(const int64_t* ids, const RouteChunk& chunk, const RouteTable& t
   const auto blocks = static_cast<unsigned>(tiles);
   const auto shared = static_cast<unsigned>(chunk.experts) * sizeof(int32_t);
   if (blocks > 0) WalkTileKernel<false><<<blocks, kLanes, shared, stream>>>(ids, chunk, table);
-  ScanTilesKernel<<<1, 1024, 0, stream>>>(table, tiles, chunk.experts);
+  if (chunk.experts > 0) {
+    const int64_t sums = std::max<int64_t>(kScanThreads, chunk.experts);
+    ScanTilesKernel<<<1, kScanThreads, static_cast<unsigned>(sums) * sizeof(int32_t), stream>>>(
+        table, tiles, chunk.experts);
+  }
   if (blocks > 0) WalkTileKernel<true><<<blocks, kLanes, shared, stream>>>(ids, chunk, table);
 }
 
