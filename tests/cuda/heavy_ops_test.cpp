@@ -180,6 +180,21 @@ TEST_F(CudaHeavy, GroupedExpertsMatchFloat64) {
   }
 }
 
+// More tiles than blocks, so that a block stores one tile beside the products of the next; units of one to four stages of 64
+// rows, tiles of 192 and of 176 columns, and experts that fill none.
+TEST_F(CudaHeavy, WeightGradientsOfManyTilesMatchFloat64) {
+  std::vector<int64_t> rows;
+  for (int64_t e = 0; e < 48; ++e) rows.push_back(e * 53 % 450);
+  Attributes attributes = kExperts;
+  attributes.Set("leaves", int64_t{2});
+  attributes.Set("unit_rows", int64_t{200});
+  for (const int64_t h : {384, 200}) {
+    const Inputs in = ExpertInputs(DType::kBFloat16, DealtIds(rows), {std::ssize(rows), h, 136}, true);
+    ExpectClose(RunOpOnGpu("ExpertsGradient", in, 6, attributes), RunReference("ExpertsGradient", in, 6, attributes),
+                Share(DType::kBFloat16), StrCat("width ", h));
+  }
+}
+
 TEST_F(CudaHeavy, StreamedExpertsHaveTheirTwinsBitsForAnyChunk) {
   for (const DType dtype : kTypes) {
     const Inputs forward = ExpertInputs(dtype, 331, false);
