@@ -304,6 +304,39 @@ void CheckAdamW(Large& large, int64_t count) {
   }
 }
 
+// RTD-11: more than 2^31 numbers in the rows that experts gather. RTD-13: an expert that begins beyond 2^31 numbers.
+void CheckExperts(Large& large, int64_t tokens, int64_t top, int64_t experts, int64_t width, int64_t inner) {
+  Value *x = large.Activation({tokens, width}), *ids = large.In({tokens, top}, DType::kInt64), *weights = large.In({tokens, top}, DType::kFloat32);
+  Value *gate_up = large.Activation({experts, 2 * inner, width}), *down = large.Activation({experts, width, inner});
+  const Value* y = large.Op("Experts", {x, ids, weights, gate_up, down}, 1)[0];
+  large.Reserve();
+  const double factor = std::exp2(-std::round(std::log2(std::sqrt(width)) - 1));  // gates about 1
+  std::vector<int64_t> chosen;
+  for (int64_t n = 0; n < tokens; ++n) {
+    for (int64_t k = 0; k < top; ++k) chosen.push_back((experts - 1 + n + k) % experts);
+  }
+  large.Write(ids, chosen);
+  large.Fill(x, 0);
+  large.Fill(weights, 5);
+  large.Fill(gate_up, 11, factor);
+  large.Fill(down, 17);
+  large.Run();
+  for (const int64_t n : {int64_t{0}, int64_t{1}, tokens / 2, tokens - 1}) {
+    std::vector<double> want(3);
+    const std::vector<int64_t> channels = {0, width / 2, width - 1};
+    for (int64_t k = 0; k < top; ++k) {
+      const int64_t expert = chosen[static_cast<size_t>(n * top + k)];
+      for (int64_t i = 0; i < inner; ++i) {
+        const auto product = [&](int64_t row) { return factor * Dot(At(0, n * width), At(11, (expert * 2 * inner + row) * width), width); };
+        const double g = product(i), a = g / (1 + std::exp(-g)) * product(inner + i) * *At(5, n * top + k);
+        for (size_t c = 0; c < channels.size(); ++c) want[c] += a * *At(17, (expert * width + channels[c]) * inner + i);
+      }
+    }
+    const double scale = std::sqrt(top * inner) / 4;
+    for (size_t c = 0; c < channels.size(); ++c) large.Expect(y, n * width + channels[c], want[c], scale, large.activations == DType::kBFloat16 ? 0.03 : 1e-5);
+  }
+}
+
 // Sizes on a GPU, beyond 2^31 elements, and on a CPU.
 struct Sizes {
   const char* name;
@@ -321,6 +354,8 @@ const Sizes kSizes[] = {
     {"RmsNorm", [](Large& l) { CheckRmsNorm(l, kMany, kWidth); }, [](Large& l) { CheckRmsNorm(l, 5001, 264); }},
     {"HeadOfManyColumns", [](Large& l) { CheckHead(l, 8, kMany, kWidth); }, [](Large& l) { CheckHead(l, 8, 20'001, 24); }},
     {"HeadOfManyTokens", [](Large& l) { CheckHead(l, kMany, 8, kWidth); }, [](Large& l) { CheckHead(l, 9001, 8, 24); }},
+    {"ExpertsOfManyRows", [](Large& l) { CheckExperts(l, 66'000, 8, 16, 4096, 16); }, [](Large& l) { CheckExperts(l, 300, 3, 5, 264, 16); }},
+    {"ExpertsOfManyWeights", [](Large& l) { CheckExperts(l, 64, 1, 64, 4096, 14'336); }, [](Large& l) { CheckExperts(l, 8, 1, 8, 64, 300); }},
     {"AdamW", [](Large& l) { CheckAdamW(l, (int64_t{1} << 31) + 12345); }, [](Large& l) { CheckAdamW(l, 2'000'017); }},
 };
 
