@@ -177,7 +177,8 @@ void SaveAfterError(Error& error, const TrainingSession& session, const RunFolde
   error.AddContext("training; " + kept);
   try {
     if (all) Meet(world);
-  } catch (const Error&) {  // a rank has met all others and ended with the same error
+  } catch (const Error&) {
+    return;  // a rank has met all others and ended with the same error
   }
 }
 

@@ -95,9 +95,7 @@ constexpr std::array kRules = {
     Rule{"ReduceMax", 18, MoveAxes},
     Rule{"ReduceMin", 18, MoveAxes},
     Rule{"ReduceProd", 18, MoveAxes},
-    Rule{"ReduceL1", 18, MoveAxes},
     Rule{"ReduceL2", 18, MoveAxes},
-    Rule{"ReduceLogSum", 18, MoveAxes},
     Rule{"ReduceLogSumExp", 18, MoveAxes},
     Rule{"ReduceSumSquare", 18, MoveAxes},
     Rule{"Slice", 10, MoveSlice},
@@ -109,7 +107,6 @@ constexpr std::array kRules = {
     Rule{"Split", 18, CountPieces},
     Rule{"Softmax", 13, UnflattenSoftmax},
     Rule{"LogSoftmax", 13, UnflattenSoftmax},
-    Rule{"Hardmax", 13, UnflattenSoftmax},
     Rule{"Scatter", 1000, RenameScatter},
 };
 

@@ -209,7 +209,7 @@ class Untier {
   }
 
   void Divide(const onnx::TensorProto& tensor) {
-    const std::string name = tensor.name();
+    const std::string& name = tensor.name();
     if (!reads_.contains(name) || reads_.at(name).size() < 2 || pinned_.contains(name)) return;
     const std::vector<Reader> readers = ReadersOf(name);
     if (!AreUses(tensor, readers)) return;

@@ -91,7 +91,7 @@ CudaExperts::Buffers::Buffers(const CudaExpertsShape& shape, const CudaExpertBat
 
 int64_t CudaExperts::WorkspaceBytes(const CudaExpertsShape& shape, DType dtype, ExpertsPass pass) {
   WorkspaceLayout layout(nullptr);
-  Buffers(shape, BatchShape(shape, {}, dtype, pass), layout);
+  [[maybe_unused]] const Buffers buffers(shape, BatchShape(shape, {}, dtype, pass), layout);
   return layout.bytes();
 }
 

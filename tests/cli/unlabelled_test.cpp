@@ -65,11 +65,13 @@ class Unlabelled : public testing::Test {
 };
 
 TEST_F(Unlabelled, StepsChangeNothingAndHaveNoLoss) {
-  ASSERT_EQ(Train("run", "long.jsonl", "--steps 3 --weight-decay 0.5 --balance-loss 0.1"), 0) << Log();
+  ASSERT_EQ(Train("run", "long.jsonl", "--steps 3 --warmup-steps 3 --weight-decay 0.5 --balance-loss 0.1"), 0) << Log();
   EXPECT_EQ(Weights(folder_ / "run/weights.safetensors"), Weights(WEIR_SOURCE_DIR "/models/olmoe/weights.safetensors"));
   const auto steps = Steps("run");
   ASSERT_EQ(steps.size(), 3u);
-  for (const auto& step : steps) {
+  for (size_t i = 0; i < steps.size(); ++i) {
+    const auto& step = steps[i];
+    EXPECT_NEAR(step["learning_rate"].get<double>(), 1e-3 * static_cast<double>(i + 1) / 3, 1e-9) << "the schedule goes on: " << step;
     for (const char* key : {"loss", "grad_norm"}) EXPECT_TRUE(step[key].is_null()) << step;
     for (const char* key : {"unlabelled", "skipped"}) EXPECT_EQ(step[key], true) << step;
     EXPECT_EQ(step["tokens"], 0) << step;

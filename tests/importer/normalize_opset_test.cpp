@@ -35,9 +35,12 @@ TEST(NormalizeOpset, AxesBecomeAnInput) {
     EXPECT_EQ(InputInts(First(*graph), 1), (std::vector<int64_t>{1, 2})) << op;
     EXPECT_FALSE(First(*graph).attributes.Has("axes")) << op;
   }
-  // ReduceMean took its axes as an attribute up to opset 17.
-  const auto graph = ReadOne(17, "ReduceMean", [](Node_& n) { SetInts(n, "axes", {-1}); });
-  EXPECT_EQ(InputInts(First(*graph), 1), (std::vector<int64_t>{-1}));
+  // All reductions but ReduceSum took their axes as an attribute up to opset 17.
+  for (const char* op : {"ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL2", "ReduceLogSumExp", "ReduceSumSquare"}) {
+    const auto graph = ReadOne(17, op, [](Node_& n) { SetInts(n, "axes", {-1}); });
+    ASSERT_EQ(First(*graph).inputs.size(), 2u) << op;
+    EXPECT_EQ(InputInts(First(*graph), 1), (std::vector<int64_t>{-1})) << op;
+  }
 }
 
 TEST(NormalizeOpset, SliceBoundsBecomeInputs) {

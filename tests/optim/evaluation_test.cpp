@@ -1,4 +1,6 @@
 // The loss on held-out data: against PyTorch's, and without a trace in what is trained.
+#include <algorithm>
+
 #include "tests/optim/same_bits.h"
 
 namespace weir {
@@ -41,6 +43,31 @@ TEST_P(EveryExport, EvaluatesToTheReferenceLossHoweverItIsSplit_DAT11) {
       EXPECT_NEAR(result->loss, data.loss, 1e-6 * data.loss) << rows << " rows, strip " << strip;
     }
   }
+}
+
+// A mean by weight: equal weights are none, and what weighs nothing is not there.
+TEST_P(EveryExport, EvaluatesByWeight) {
+  const auto graph = LoadFamily(GetParam());
+  const HeldOut data = ReadBatch8(GetParam());
+  TrainingOptions options;
+  options.token_weights = true;
+  PassManager passes;
+  TrainingSession session(*graph, options, 1, 24, {}, passes);
+  const auto loss = [&](const auto& weight) {
+    const auto read = [&](int64_t i) {
+      auto batch = Rows(data, i, 1);
+      batch.weights.assign(batch.labels.size(), weight(i));
+      return batch;
+    };
+    return session.Evaluate(8, read, kNever).value().loss;
+  };
+  EXPECT_NEAR(loss([](int64_t) { return 0.25f; }), data.loss, 1e-6 * data.loss);
+  double weights = 0;  // the first row's thrice
+  const auto labels = [&](int64_t row) { return static_cast<double>(24 - std::ranges::count(Rows(data, row, 1).labels, -100)); };
+  for (int64_t row = 0; row < 8; ++row) weights += (row == 0 ? 3 : 1) * labels(row);
+  const double first = loss([](int64_t row) { return row == 0 ? 1.0f : 0.0f; });
+  const double sum = data.loss * static_cast<double>(data.valid) + 2 * first * labels(0);
+  EXPECT_NEAR(loss([](int64_t row) { return row == 0 ? 3.0f : 1.0f; }), sum / weights, 2e-6 * data.loss);
 }
 
 TEST_P(EveryExport, EvaluationChangesNoBitOfTheTraining) {
