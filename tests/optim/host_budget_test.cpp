@@ -18,8 +18,10 @@ TEST(HostBudget, IsOfTheMachineNotOfARank_MEM02) {
     return plan.arena_bytes + plan.host_arena_bytes;
   };
   // Bytes grow evenly with tokens: three quarters of what there is fits one rank, and not two.
-  const int64_t some = bytes(1 << 16), per_token = (bytes(1 << 17) - some) >> 16;
-  const int64_t tokens = (available / 4 * 3 - some) / per_token + (1 << 16);
+  constexpr int64_t kFew = 1 << 13;
+  const int64_t some = bytes(kFew), per_token = (bytes(2 * kFew) - some) / kFew;
+  const int64_t tokens = (available / 4 * 3 - some) / per_token + kFew;
+  ASSERT_GT(tokens, kFew) << available << " bytes are too few for this test";
   ASSERT_NEAR(static_cast<double>(bytes(tokens)), 0.75 * static_cast<double>(available), 0.05 * static_cast<double>(available));
   PassManager passes;
   Placement place;
