@@ -7,10 +7,12 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "graph/error.h"
 
@@ -77,6 +79,17 @@ std::optional<LostRank> ReadLostRank(const std::string& rendezvous) {
   LostRank lost;
   if (!(file >> lost.rank) || !std::getline(file >> std::ws, lost.reason)) return std::nullopt;
   return lost;
+}
+
+std::string HowItEnded(int64_t rank, const std::string& rendezvous) {
+  constexpr auto kLook = std::chrono::milliseconds(2);
+  constexpr int kLooks = 150;  // a launcher hears of it at once
+  for (int look = 0; look < kLooks && !rendezvous.empty(); ++look) {
+    const auto lost = ReadLostRank(rendezvous);
+    if (lost) return lost->rank == rank ? lost->reason : "its process ended, after another's";
+    std::this_thread::sleep_for(kLook);
+  }
+  return "its process ended without a word (killed?)";
 }
 
 int LauncherDeathSignal() { return SIGRTMIN + 3; }

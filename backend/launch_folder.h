@@ -22,13 +22,17 @@ class LaunchFolder {
   Descriptor lock_;
 };
 
-// What a launcher knows of its ranks and tells those that have not met yet: one will not come. The first word counts.
+// What a launcher knows of its ranks and tells the others: one has ended, or stands still, and how. The first word counts.
 struct LostRank {
   int64_t rank = 0;
   std::string reason;
 };
 void WriteLostRank(const std::string& rendezvous, const LostRank& lost);
 std::optional<LostRank> ReadLostRank(const std::string& rendezvous);
+// How `rank`, whose connection has closed, ended: waits a moment for the launcher's word; without one, or a launcher (rendezvous ""),
+// that it was without a word.
+std::string HowItEnded(int64_t rank, const std::string& rendezvous);
+inline constexpr const char* kBeforeAllCame = " before all ranks had come";
 
 // Rank 0 is sent this signal when its launcher ends before it; the other ranks are killed.
 int LauncherDeathSignal();

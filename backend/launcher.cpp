@@ -251,7 +251,7 @@ class Launcher {
       child.running = false;
       const int code = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       if (code == 0) continue;
-      if (code != kExitPeerFailed) TellUnmet(child, EndedBy(status));
+      if (code != kExitPeerFailed) TellRanks(child, EndedBy(status));
       if (!failed_) Fail(WIFSIGNALED(status) || code == kExitPeerFailed);
       if (code == kExitPeerFailed) {
         peer_failed_ = true;
@@ -270,9 +270,9 @@ class Launcher {
     return StrCat("ended with exit code ", WEXITSTATUS(status));
   }
 
-  // Ranks that have met know each other's hearts; those that have not would wait for `child` until the start's time is over.
-  void TellUnmet(const Child& child, const std::string& what) const {
-    WriteLostRank(folder_.rendezvous(), {child.rank, StrCat("it ", what, " (pid ", child.pid, ") before all ranks had come")});
+  // Ranks that have met see a connection close and learn why; those that have not would wait for `child` until the start's time is over.
+  void TellRanks(const Child& child, const std::string& what) const {
+    WriteLostRank(folder_.rendezvous(), {child.rank, StrCat("it ", what, " (pid ", child.pid, ")")});
   }
 
   // A rank that is stopped alone. Where all stand still, or this process did, somebody suspended the run and may go on with it.
@@ -282,7 +282,7 @@ class Launcher {
     for (Child& child : children_) {
       if (!child.running || !child.stopped) continue;
       child.still += ran;
-      if (child.still >= options_.silence) TellUnmet(child, StrCat("has been stopped for ", options_.silence.count() / 1e3, " s"));
+      if (child.still >= options_.silence) TellRanks(child, StrCat("has been stopped for ", options_.silence.count() / 1e3, " s"));
     }
   }
 

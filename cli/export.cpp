@@ -6,6 +6,7 @@
 #include "cli/load_model.h"
 #include "cli/outputs.h"
 #include "graph/error.h"
+#include "graph_passes/non_finite.h"
 #include "importer/safetensors.h"
 
 namespace weir {
@@ -29,8 +30,15 @@ int ExportCommand(int argc, const char* const* argv) {
   CheckOutput(target, inputs);
   const auto graph = LoadCanonical(model, values, passes);
   passes.CheckNames();
-  const Safetensors weights = ReadSafetensors(values["weights"].as<std::string>());
+  const Safetensors weights = ReadWeights("weights", values);
   ExportModel(*graph, model, WithTiedNames(weights), target);
+  for (const Value* parameter : graph->ValuesWithRole(Role::kParameter)) {  // it may be to look at what diverged
+    for (const ParameterPiece& piece : SourcePieces(*parameter, true)) {
+      const auto tensor = weights.tensors.find(piece.tensor);
+      const std::string bad = tensor == weights.tensors.end() ? "" : NonFiniteIn(piece.tensor, *tensor->second);
+      if (!bad.empty()) std::cerr << "warning: --weights: " << bad << "\n";
+    }
+  }
   std::cout << "wrote " << target << "\n";
   return kExitOk;
 }

@@ -1,5 +1,7 @@
 #include "cli/load_model.h"
 
+#include <filesystem>
+
 #include "backend/device.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
@@ -22,6 +24,16 @@ po::options_description ModelOptions() {
   return group;
 }
 
+Safetensors ReadWeights(const char* flag, const po::variables_map& values) {
+  const auto path = values[flag].as<std::string>();
+  WEIR_CHECK(!std::filesystem::is_directory(path), ErrorCode::kInvalidArgument, "--", flag, " '", path, "' is a folder; give the safetensors file in it, or the *.safetensors.index.json of several");
+  try {
+    return ReadSafetensors(path);
+  } catch (Error& error) {
+    throw error.AddContext(StrCat("reading --", flag, ", which takes a safetensors file or the index of several"));
+  }
+}
+
 std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variables_map& values, PassManager& passes) {
   const auto list = [&](const char* name) {
     return values.count(name) != 0 ? values[name].as<std::vector<std::string>>() : std::vector<std::string>{};
@@ -32,7 +44,7 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
   options.freeze = list("freeze");
   Safetensors names;
   if (values.count("names") != 0) {
-    names = ReadSafetensors(values["names"].as<std::string>());
+    names = ReadWeights("names", values);
     options.names = &names.tensors;
   }
   auto graph = ReadOnnx(model);
@@ -44,13 +56,14 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
   if (options.names != nullptr) {
     AddTiedNames(*graph, names);
     AddTiedHead(*graph, values["names"].as<std::string>());
+    TellHeadApart(*graph, names);
   }
   return graph;
 }
 
 Safetensors LoadUntrained(const Graph& canonical, const po::variables_map& values) {
   if (values.count("names") == 0) return UntrainedTensors(canonical, nullptr);
-  const Safetensors names = ReadSafetensors(values["names"].as<std::string>());
+  const Safetensors names = ReadWeights("names", values);
   return UntrainedTensors(canonical, &names);
 }
 

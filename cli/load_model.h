@@ -12,6 +12,9 @@ namespace weir {
 // --names, --freeze, --disable-pass, --print-after: shared by every command that canonicalises.
 po::options_description ModelOptions();
 
+// The weights file that a flag names; errors name the flag.
+Safetensors ReadWeights(const char* flag, const po::variables_map& values);
+
 // Reads and canonicalises a model as the flags say.
 std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variables_map& values, PassManager& passes);
 

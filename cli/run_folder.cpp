@@ -141,6 +141,13 @@ std::vector<std::string> ConfigChanges(const std::string& then, const std::strin
   return changes;
 }
 
+void TellConfigChanges(const fs::path& file, const std::string& now) {
+  std::ifstream in(file);
+  if (!in) return;
+  const std::string then((std::istreambuf_iterator<char>(in)), {});
+  for (const std::string& change : ConfigChanges(then, now)) std::cerr << "changed " << change << "\n";
+}
+
 void KeepOldWeights(const fs::path& folder, const Restart& restart) {
   const fs::path weights = folder / "weights.safetensors";
   if (!fs::exists(weights)) return;

@@ -47,6 +47,8 @@ struct FlagChange {
 std::vector<FlagChange> FlagChanges(const std::string& then, const std::string& now);
 // "--steps: 3 then, 4 now"
 std::vector<std::string> ConfigChanges(const std::string& then, const std::string& now);
+// A resumed run may go on with other flags than it began with, those of its data and order aside; it says with which.
+void TellConfigChanges(const std::filesystem::path& file, const std::string& now);
 
 // What rank 0 alone writes of a run, and the progress that it reports. Of what it wrote it keeps nothing: runs are long.
 class RunFolder {

@@ -6,10 +6,10 @@
 #include <cmath>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <iterator>
 
+#include "backend/cpu/coordinator.h"
 #include "backend/cpu/parallel.h"
 #include "backend/lane_trace.h"
 #include "cli/commands.h"
@@ -134,14 +134,6 @@ StepRecord StepOrTrace(Trainer& trainer, int64_t trace_step, const fs::path& fol
     WriteText(folder / "trace.txt", TraceTable(spans) + LaneTable(spans, lanes));
   }
   return record;
-}
-
-// A resumed run may go on with other flags than it began with (those of Identity aside); it says with which.
-void TellConfigChanges(const fs::path& file, const std::string& now) {
-  std::ifstream in(file);
-  if (!in) return;
-  const std::string then((std::istreambuf_iterator<char>(in)), {});
-  for (const std::string& change : ConfigChanges(then, now)) std::cerr << "changed " << change << "\n";
 }
 
 int64_t AgreedMaximum(Communicator* world, int64_t value) {
@@ -294,16 +286,19 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
     complete = evaluations.AfterStep(trainer, resumed, stopped, folder.get()) && trainer.Done();
     while (!complete && !stopped()) {
       BeginSteps();
+      SetPhase(StrCat("step ", done + 1));
       const StepRecord record = StepOrTrace(trainer, leads ? flags.run.trace_step : 0, flags.run.output);
       done = record.step;
       if (folder) folder->Record(record);
       checkpoints.AfterStep(trainer, record.step, folder.get());
+      SetPhase(StrCat("after step ", done));
       complete = evaluations.AfterStep(trainer, record.step, stopped, folder.get()) && trainer.Done();
     }
   } catch (Error& error) {
     SaveAfterError(error, trainer.session(), folder.get(), world, form, StrCat("weights after step ", done, " are in ", path.string()));
     throw;
   }
+  SetPhase(StrCat("saving after step ", done));
   checkpoints.Finish(trainer, folder.get());
   Save(trainer.session(), folder.get(), world, form);
   Meet(world);

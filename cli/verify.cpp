@@ -166,14 +166,14 @@ int VerifyCommand(int argc, const char* const* argv) {
   std::vector<Comparison> all;
   const auto add = [&](const std::vector<Comparison>& more) { all.insert(all.end(), more.begin(), more.end()); };
   if (!flags.reference.empty()) {
-    const Safetensors file = ReadSafetensors(flags.reference);
+    const Safetensors file = ReadWeights("reference", values);
     CheckTolerances(flags, values, file.tensors.contains("logits") || file.tensors.contains("logits_2"));
     NameAsReference(*graph, file.tensors);
     add(CompareWithReference(*graph, file.tensors, file.metadata, flags.limits, device));
     if (flags.twin) UseBatch(file, flags.dispatch.context_parallel, flags.run);
   }
   if (!flags.trajectory.empty()) {
-    const Safetensors file = ReadSafetensors(flags.trajectory);
+    const Safetensors file = ReadWeights("trajectory", values);
     add(CompareTrajectory(*graph, file.tensors, flags.limits, device));
   }
   if (flags.twin) add(VerifyTwin(*graph, flags));

@@ -9,6 +9,7 @@
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph_passes/canonical_reader.h"
+#include "graph_passes/non_finite.h"
 #include "graph_passes/parameters.h"
 #include "graph_passes/tensor_names.h"
 
@@ -323,6 +324,32 @@ class Matcher {
     return names.size() > kListed ? StrCat(text, " and ", names.size() - kListed, " more") : text;
   }
 
+  // Of `unused` tensors the one to which the exporter has added 1: Gemma's norms multiply by 1 + weight. "" when none is.
+  std::string OneLess(const Subject& subject, const std::vector<std::string>& unused) const {
+    if (subject.dims.size() != 1 || !subject.reader.complete()) return "";
+    const std::vector<float> sums = LoadParameter(graph_, *subject.value);
+    for (const std::string& name : unused) {
+      const TensorData& tensor = *names_.at(name);
+      if (tensor.dims() != subject.dims) continue;
+      const DType rounding = Coarser(subject.dtype, tensor.dtype());
+      const auto adds_up = [&](float sum, float value) { return Rounded(sum, rounding) == Rounded(1 + value, rounding); };
+      if (std::ranges::equal(sums, tensor.AsFloats(), adds_up)) return name;
+    }
+    return "";
+  }
+
+  void ReportFolded(const std::vector<Subject>& subjects, const std::vector<std::string>& unnamed, const std::vector<std::string>& unused) {
+    std::vector<std::string> folded;
+    for (const Subject& subject : subjects) {
+      const bool lost = std::ranges::find(unnamed, subject.value->name) != unnamed.end();
+      const std::string name = lost ? OneLess(subject, unused) : "";
+      if (!name.empty()) folded.push_back(StrCat(subject.value->name, " = 1 + ", name));
+    }
+    if (folded.empty()) return;
+    graph_.notices.push_back(StrCat(folded.size(), " parameters are tensors of the weights file to which the exporter has added 1, and their values cannot go back into it; export with "
+                                                   "optimize=False of torch.onnx, as models/export_model.py does: ", List(folded)));
+  }
+
   void Report(const std::vector<Subject>& subjects) {
     std::vector<std::string> unnamed, unused, missing;
     for (const Subject& subject : subjects) {
@@ -346,6 +373,11 @@ class Matcher {
     say(ambiguous_,
         " parameters equal several tensors of the weights file and keep their ONNX names: ");
     say(unused, " tensors of the weights file match no parameter: ");
+    ReportFolded(subjects, unnamed, unused);
+    for (const std::string& name : unused) {  // what equals a parameter is as good as the model
+      const std::string bad = NonFiniteIn(name, *names_.at(name));
+      if (!bad.empty()) graph_.notices.push_back("weights file: " + bad);
+    }
     for (const Value* value : named_) Rename(*value);
   }
 

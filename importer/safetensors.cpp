@@ -116,7 +116,7 @@ Safetensors ReadFile(const fs::path& path) {
   std::memcpy(&length, bytes.data(), sizeof(length));
   WEIR_CHECK(length <= kMaxHeader && length <= bytes.size() - sizeof(length),
              ErrorCode::kInvalidModel, file, ": the header claims ", length,
-             " bytes, the file has ", bytes.size());
+             " bytes, the file has ", bytes.size(), "; it is cut short, or no safetensors file");
   const auto header = bytes.subspan(sizeof(length), static_cast<size_t>(length));
   const auto data = bytes.subspan(sizeof(length) + static_cast<size_t>(length));
   const Json json = ParseJson({reinterpret_cast<const char*>(header.data()), header.size()}, file);

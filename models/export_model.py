@@ -4,8 +4,9 @@
 
 Needs your own torch (2.9+), transformers (5.x), onnx and onnxscript. `batched_mm` experts and `sdpa` attention export with
 plain torch.onnx; weir turns every variant into the same graph, so choose whichever your versions can export. The weights
-stay beside the model as external data. torch's optimizer stores equal tensors once (all norm gains of a fresh model): a model
-that has any is exported without it, so that every parameter keeps its name. Pass the checkpoint's safetensors (or its index) to weir as --names: exporters
+stay beside the model as external data. torch's optimizer stores equal tensors once (all norm gains of a fresh model) and folds
+sums of weights and constants (Gemma's norms multiply by 1 + weight): a model that has any is exported without it, so that every
+parameter keeps its name and values. Pass the checkpoint's safetensors (or its index) to weir as --names: exporters
 transpose and rename weights, and weir finds the original names by value.
 """
 import argparse
@@ -32,6 +33,12 @@ def has_equal_parameters(model):
             return True
         alike.append(parameter)
     return False
+
+
+def has_folded_vectors(model, program):
+    """Whether a vector of the model's is not in the file as it is; matrices the optimizer only transposes."""
+    kept = {value.name.removeprefix("model.") for value in program.model.graph.initializers.values()}
+    return any(parameter.dim() == 1 and name not in kept for name, parameter in model.named_parameters())
 
 
 def main():
@@ -61,10 +68,16 @@ def main():
         model = AutoModelForCausalLM.from_pretrained(args.model, config=config, dtype=dtype)
     ids = torch.randint(0, config.vocab_size, (2, 16))
     batch, sequence = torch.export.Dim("batch"), torch.export.Dim("sequence")
-    program = torch.onnx.export(
-        LogitsOnly(model).eval(), (ids,), input_names=["input_ids"], output_names=["logits"],
-        opset_version=args.opset, dynamo=True, dynamic_shapes={"input_ids": {0: batch, 1: sequence}},
-        optimize=not has_equal_parameters(model))
+
+    def export(optimize):
+        return torch.onnx.export(
+            LogitsOnly(model).eval(), (ids,), input_names=["input_ids"], output_names=["logits"],
+            opset_version=args.opset, dynamo=True, dynamic_shapes={"input_ids": {0: batch, 1: sequence}},
+            optimize=optimize)
+
+    program = export(optimize=not has_equal_parameters(model))
+    if has_folded_vectors(model, program):
+        program = export(optimize=False)
     first = {}  # of tied parameters transformers keeps the first name
     same = {name: first.setdefault(id(p), name) for name, p in model.named_parameters(remove_duplicate=False)}
     for value in list(program.model.graph.initializers.values()):

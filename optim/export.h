@@ -34,7 +34,7 @@ void AwaitTogether(std::future<void> work, Communicator* world);
 // What train should say at its start: that weights cannot go back into the model's file, for it holds them quantised; or "".
 std::string LostInExport(const Graph& canonical);
 
-// Writes `weights` (as SaveWeights made them; of tied ones any) back into the user's own ONNX graph.
+// Writes `weights` (as SaveWeights made them; of tied ones one, or all alike) back into the user's own ONNX graph.
 void ExportModel(const Graph& canonical, const std::filesystem::path& source, const NamedTensors& weights,
                  const std::filesystem::path& target);
 

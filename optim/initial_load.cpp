@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <memory>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph/parameter_lines.h"
+#include "graph_passes/non_finite.h"
 #include "importer/safetensors.h"
 #include "optim/checkpoint.h"
 #include "optim/checkpoint_attempts.h"
@@ -21,6 +24,13 @@
 namespace weir {
 namespace fs = std::filesystem;
 namespace {
+
+constexpr const char* kCheckpointAdvice =
+    "give the MODEL, --names and --freeze it was made with; to freeze what was trained, or train what was frozen, put its weights into MODEL (weir export):";
+constexpr const char* kWeightsAdvice = "give the MODEL, --names and --freeze it was saved with, or weir export it:";
+constexpr const char* kFrozenAdvice =
+    "frozen values are MODEL's own, so put the other run's into it: `weir export MODEL --weights RUN/weights.safetensors -o NEW.onnx`, then train NEW.onnx "
+    "with this --freeze and --initial-load; if that run had --names, give them to export, and --names RUN/weights.safetensors to train:";
 
 // Everything that does not fit, told at once.
 struct Misfits {
@@ -37,13 +47,11 @@ struct Misfits {
     add(other_shape, "of another shape");
     add(frozen, "frozen here and of other values there");
     add(unknown, "not in the model");
+    // What is frozen is in no checkpoint, so a run that took it from elsewhere could not be resumed from its own.
+    if (all.size() == frozen.size()) advice = kFrozenAdvice;
     WEIR_CHECK(all.empty(), ErrorCode::kInvalidArgument, "--initial-load '", source.string(), "' does not fit the model (", counts, "); ", advice, FirstOf(all));
   }
 };
-
-constexpr const char* kCheckpointAdvice =
-    "give the MODEL, --names and --freeze it was made with; to freeze what was trained, or train what was frozen, put its weights into MODEL (weir export):";
-constexpr const char* kWeightsAdvice = "give the MODEL, --names and --freeze it was saved with, or weir export it:";
 
 // nullptr unless `value` is a parameter that --freeze keeps.
 const Value* Frozen(const Value* value) { return value != nullptr && value->role == Role::kConstant && value->parameter && value->data ? value : nullptr; }
@@ -132,6 +140,19 @@ class WeightsOf {
   Value* const parameter_;
 };
 
+// Nothing is trained from what is no number.
+void CheckFinite(const fs::path& path, const Safetensors& file, const std::set<std::string>& known) {
+  std::vector<std::string> names, bad;
+  std::ranges::set_intersection(std::views::keys(file.tensors), known, std::back_inserter(names));
+  std::vector<std::string> found(names.size());
+  ParallelFor(std::ssize(names), 1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) found[i] = NonFiniteIn(names[i], *file.tensors.at(names[i]));
+  });
+  std::ranges::copy_if(found, std::back_inserter(bad), [](const std::string& text) { return !text.empty(); });
+  WEIR_CHECK(bad.empty(), ErrorCode::kInvalidArgument, "--initial-load '", path.string(), "' holds values that are not finite, from which nothing can be trained, in ", bad.size(), " of ",
+             names.size(), " tensors; give weights or a checkpoint from before that:", FirstOf(bad));
+}
+
 void CheckWeights(const Graph& canonical, const fs::path& path, const Safetensors& file, const NamedTensors& tensors, std::vector<std::string>& notices) {
   Misfits misfits;
   std::set<std::string> known;
@@ -159,7 +180,15 @@ void CheckWeights(const Graph& canonical, const fs::path& path, const Safetensor
   }
   const auto unknown = std::exchange(misfits.unknown, {});  // buffers, say: no harm
   misfits.Check(path, kWeightsAdvice);
+  CheckFinite(path, file, known);
   if (!unknown.empty()) notices.push_back(StrCat(unknown.size(), " tensors of '", path.string(), "' are no parameters of the model and left out:", FirstOf(unknown)));
+}
+
+int64_t StepIn(const Safetensors& weights) {
+  int64_t step = -1;
+  const auto text = weights.metadata.find("step");
+  if (text != weights.metadata.end()) std::from_chars(text->second.data(), text->second.data() + text->second.size(), step);
+  return step;
 }
 
 RunOrigin TakeWeights(const Graph& canonical, const fs::path& path, TrainingSession* session, std::vector<std::string>& notices) {
@@ -177,10 +206,7 @@ RunOrigin TakeWeights(const Graph& canonical, const fs::path& path, TrainingSess
       session->WriteState(*parameter, 'w', first, values);
     }
   }
-  RunOrigin origin{.path = path.string()};
-  const auto step = file.metadata.find("step");
-  if (step != file.metadata.end()) std::from_chars(step->second.data(), step->second.data() + step->second.size(), origin.step);
-  return origin;
+  return RunOrigin{.path = path.string(), .step = StepIn(file)};
 }
 
 // Where `path` leads: the folder of a run's checkpoints, or `path` itself.
@@ -202,6 +228,21 @@ std::vector<fs::path> CandidatesAt(const fs::path& path, Communicator* world) {
   return found;
 }
 
+// Where a run's weights are of a later step than the checkpoint that was taken of it.
+std::string LaterWeights(const fs::path& run, const RunOrigin& taken) {
+  const fs::path weights = run / "weights.safetensors";
+  std::error_code error;
+  if (!fs::is_regular_file(weights, error)) return "";
+  try {
+    const int64_t step = StepIn(ReadSafetensors(weights));
+    if (step <= taken.step) return "";
+    return StrCat("notice: '", weights.string(), "' is of step ", step, ", later than the checkpoint of step ", taken.step, " that is taken; to begin with those weights, without moments, give --initial-load ",
+                  weights.string());
+  } catch (const Error&) {  // not what was asked for
+    return "";
+  }
+}
+
 }  // namespace
 
 RunOrigin LoadInitial(const Graph& canonical, const InitialLoadOptions& options, TrainingSession* session,
@@ -216,6 +257,7 @@ RunOrigin LoadInitial(const Graph& canonical, const InitialLoadOptions& options,
   const auto found = FirstReadable(world, CandidatesAt(path, world), take, reasons);
   WEIR_CHECK(found, ErrorCode::kIoError, "nothing in --initial-load '", path.string(), "' can be read:", FirstOf(reasons));
   for (const std::string& reason : reasons) notices.push_back(StrCat("checkpoint passed over: ", reason));
+  if (const std::string later = LaterWeights(path, origin); !later.empty()) notices.push_back(later);
   return origin;
 }
 

@@ -7,6 +7,7 @@
 
 #include "graph/error.h"
 #include "graph/parameter.h"
+#include "graph_passes/non_finite.h"
 #include "optim/training_session.h"
 
 namespace weir {
@@ -136,6 +137,26 @@ void CheckCopiesAgree(const std::vector<ParameterPiece>& block, const Dims& whol
     WEIR_CHECK(at == a.end(), ErrorCode::kInvalidArgument, "the weights hold '", first->tensor, "' and '", piece.tensor,
                "', which the model has as one tensor, with different values (", *at, " and ", *other, " at element ", at - a.begin(),
                "): give weights that agree or hold one of the two, or a model that keeps them apart");
+  }
+}
+
+void TellHeadApart(Graph& canonical, const Safetensors& names) {
+  std::set<std::string> matched;
+  for (const auto& value : canonical.values()) {
+    if (value->parameter == nullptr) continue;
+    for (const ParameterPiece& piece : value->parameter->originals) matched.insert(piece.tensor);
+  }
+  for (const Value* parameter : canonical.ValuesWithRole(Role::kParameter)) {
+    const auto& named = parameter->parameter->originals;
+    if (!IsTied(*parameter) || named.empty()) continue;
+    for (const auto& [name, tensor] : names.tensors) {
+      if (matched.contains(name) || tensor->dims() != named[0].dims || !IsFloat(tensor->dtype())) continue;
+      const auto kept = names.tensors.at(named[0].tensor)->AsFloats(), other = tensor->AsFloats();
+      const auto [one, two] = std::ranges::mismatch(kept, other);
+      if (one == kept.end()) continue;
+      canonical.notices.push_back(StrCat("'", name, "' of the weights file is ", *two, " at ", PlaceOf(one - kept.begin(), tensor->dims()), " and '", named[0].tensor, "' ", *one,
+                                         ": the graph has the second for the embedding and its head; the first is saved as it is"));
+    }
   }
 }
 

@@ -44,6 +44,9 @@ void AddTiedNames(Graph& canonical, const Safetensors& names);
 // says that the head is tied to it, which a causal language model calls lm_head.weight.
 void AddTiedHead(Graph& canonical, const std::filesystem::path& file);
 
+// Notes where `names` has a tensor of an embedding's dims and of other values, though the graph has the embedding for its head.
+void TellHeadApart(Graph& canonical, const Safetensors& names);
+
 // What train should say at its start when it was asked for both copies and has one name for the embedding that is the head; a line, or "".
 std::string LacksTiedName(const Graph& canonical);
 

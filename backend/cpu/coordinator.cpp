@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "backend/communicator.h"
@@ -37,6 +38,16 @@ void WriteAddress(const std::string& file, const std::string& host, int port) {
   std::error_code error;
   if (out.good()) std::filesystem::rename(temporary, file, error);
   WEIR_CHECK(out.good() && !error, ErrorCode::kIoError, "cannot write rendezvous file '", file, "'");
+}
+
+constexpr const char* kStarting = "starting";
+std::mutex phase_mutex;
+std::string phase;  // of this process
+
+std::string WithPhase(const std::string& status) {
+  const std::lock_guard lock(phase_mutex);
+  if (phase.empty()) return status;
+  return status.empty() ? phase : StrCat(phase, ", ", status);
 }
 
 struct RankInfo {
@@ -80,8 +91,8 @@ struct Coordinator::Impl {
   void ThrowIfLost() const {
     const auto lost = Launched() ? ReadLostRank(environment.file) : std::nullopt;
     if (!lost) return;
-    if (lost->rank == environment.rank) throw Error(ErrorCode::kCommError, StrCat("rank ", lost->rank, " was given up: ", lost->reason));
-    throw PeerFailure(ErrorCode::kCommError, StrCat("rank ", lost->rank, " failed: ", lost->reason));
+    if (lost->rank == environment.rank) throw Error(ErrorCode::kCommError, StrCat("rank ", lost->rank, " was given up: ", lost->reason, kBeforeAllCame));
+    throw PeerFailure(ErrorCode::kCommError, StrCat("rank ", lost->rank, " failed: ", lost->reason, kBeforeAllCame));
   }
 
   // Where rank 0 listens; port 0 while its file is not there yet.
@@ -119,7 +130,7 @@ struct Coordinator::Impl {
       if (Clock::now() >= next_beat) {
         next_beat = Clock::now() + options.beat;
         const std::lock_guard lock(mutex);
-        socket.Send(frame::kBeat, status);
+        SendBeat();
       }
       pollfd wait{socket.fd(), POLLIN, 0};
       poll(&wait, 1, 20);
@@ -130,6 +141,8 @@ struct Coordinator::Impl {
       }
     }
   }
+
+  void SendBeat() { socket.Send(frame::kBeat, WithPhase(status)); }  // mutex held
 
   void Read() {
     bool alive = false;
@@ -150,7 +163,7 @@ struct Coordinator::Impl {
     }
     if (alive) return;
     if (!all_left && watch.JustWoke()) Fail(environment.rank, watch.Text(), false);
-    if (!all_left) Fail(0, "its process ended without a word (killed?)", false);
+    if (!all_left && !aborted) Fail(0, HowItEnded(0, Launched() ? environment.file : ""), false);
     std::this_thread::sleep_for(kRetry);  // a closed connection stays readable; do not spin
   }
 
@@ -195,7 +208,7 @@ struct Coordinator::Impl {
     std::unique_lock lock(mutex);
     if (aborted) return;
     status = "finished";
-    socket.Send(frame::kBeat, status);
+    SendBeat();
     socket.Send(frame::kLeaving, "");
     if (changed.wait_for(lock, options.timeout, [&] { return all_left || aborted; })) return;
     lock.unlock();
@@ -216,7 +229,7 @@ struct Coordinator::Impl {
   FrameSocket socket;
   std::map<std::string, std::string> values;
   std::vector<RankInfo> ranks;
-  std::string status = "starting", reason;
+  std::string status = kStarting, reason;
   int64_t origin = 0;
   std::function<void()> on_abort;
   std::atomic<bool> aborted = false, stop = false, all_left = false;
@@ -247,7 +260,13 @@ std::string Coordinator::Get(const std::string& key) {
 
 void Coordinator::SetStatus(std::string status) {
   const std::lock_guard lock(impl_->mutex);
-  impl_->status = std::move(status);
+  const bool began = std::exchange(impl_->status, std::move(status)) == kStarting;
+  if (began) impl_->SendBeat();  // who is lost within the first beat was not starting
+}
+
+void SetPhase(std::string what) {
+  const std::lock_guard lock(phase_mutex);
+  phase = std::move(what);
 }
 
 std::string Coordinator::Describe(int64_t rank) const {

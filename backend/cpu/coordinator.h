@@ -17,6 +17,9 @@ struct CommOptions {
   std::chrono::milliseconds silence = std::chrono::seconds(8);
 };
 
+// What this process is at ("step 7", "evaluation"): with what it waits for it is what other ranks say of it when it is lost.
+void SetPhase(std::string what);
+
 // One rank's end of the control plane: small TCP connections to a server in rank 0 that keep a key-value store
 // for the rendezvous, carry heartbeats with what each rank is doing, and spread the first failure to all.
 class Coordinator {

@@ -120,7 +120,7 @@ struct CoordinatorServer::Impl {
     if (alive || !c.socket.open()) return;
     c.socket.Close();
     if (c.rank < 0 || c.leaving) return;
-    watch.JustWoke() ? Fail(0, watch.Text()) : Fail(c.rank, "its process ended without a word (killed?), last " + StatusOf(c.rank));
+    watch.JustWoke() ? Fail(0, watch.Text()) : Fail(c.rank, StrCat(HowItEnded(c.rank, launched), ", last ", StatusOf(c.rank)));
   }
 
   void Handle(Connection& c, Frame& frame) {
@@ -191,7 +191,7 @@ struct CoordinatorServer::Impl {
     }
     if (absent.empty()) return;
     const auto lost = launched.empty() ? std::nullopt : ReadLostRank(launched);
-    if (lost && !ranks.at(static_cast<size_t>(lost->rank)).came) Fail(lost->rank, lost->reason);
+    if (lost && !ranks.at(static_cast<size_t>(lost->rank)).came) Fail(lost->rank, lost->reason + kBeforeAllCame);
     if (now - started >= options.start) Fail(-1, StrCat("rank ", absent, " of ", ranks.size(), " did not come within ", Seconds(options.start), " s"));
   }
 

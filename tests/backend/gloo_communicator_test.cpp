@@ -236,13 +236,26 @@ TEST(GlooProcesses, NoticeAKilledRank) {
   });
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
   EXPECT_LT(outcome.seconds, 10);
-  EXPECT_NE(outcome.text.find("rank 1 failed: its process ended without a word (killed?)"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("rank 1 failed: it was ended by signal 9 (Killed) (pid "), std::string::npos) << outcome.text;
   // Rank 0 may not have left the barrier yet.
   EXPECT_TRUE(outcome.text.find("rank 0 was in AllGather of 'labels' (world #2, 48 bytes)") != std::string::npos ||
               outcome.text.find("rank 0 was in Barrier of 'start' (world #1, 0 bytes)") != std::string::npos)
       << outcome.text;
   EXPECT_NE(outcome.text.find("was ended by signal 9"), std::string::npos) << outcome.text;
   EXPECT_NE(outcome.text.find("[2] CommError"), std::string::npos) << outcome.text;
+}
+
+// A rank that cannot go on, as when a file it has mapped is cut, says why on stderr and tells nobody.
+TEST(GlooProcesses, NoticeARankThatExits) {
+  const Outcome outcome = RunProcesses(2, kPatient, [](Communicator& world) {
+    world.Barrier({"Barrier", "start"});
+    SetPhase("step 7");
+    if (world.rank() == 1) _exit(1);
+    world.GatherValues(int64_t{1}, {"AllGather", "labels"});
+  });
+  EXPECT_EQ(outcome.code, 1) << outcome.text;
+  EXPECT_NE(outcome.text.find("CommError: rank 1 failed: it ended with exit code 1 (pid "), std::string::npos) << outcome.text;
+  EXPECT_EQ(outcome.text.find("last starting"), std::string::npos) << outcome.text;
 }
 
 TEST(GlooProcesses, NoticeTheDeathOfRank0) {
@@ -252,7 +265,7 @@ TEST(GlooProcesses, NoticeTheDeathOfRank0) {
     world.GatherValues(int64_t{1}, {"AllGather", "labels"});
   });
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
-  EXPECT_NE(outcome.text.find("[1] CommError: rank 0 failed: its process ended"), std::string::npos) << outcome.text;
+  EXPECT_NE(outcome.text.find("[1] CommError: rank 0 failed: it was ended by signal 9 (Killed) (pid "), std::string::npos) << outcome.text;
 }
 
 TEST(GlooProcesses, NoticeAStoppedRank) {

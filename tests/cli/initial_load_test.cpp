@@ -1,6 +1,8 @@
 // `weir train --initial-load`: a new run that begins with what another trained. The real program.
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "optim/checkpoint_index.h"
 #include "tests/cli/trained_run.h"
 
@@ -108,6 +110,56 @@ TEST_F(BegunWith, WrongUseIsToldAndTheSameCommandBeginsOnceItIsMended) {
   ASSERT_EQ(Train("nowhere", "--steps 3").code, 0);
   EXPECT_EQ(Train("next", "--steps 2 --initial-load " + Folder("nowhere")).code, 0);
   EXPECT_EQ(Train("next", "--steps 2 --initial-load " + Folder("nowhere")).code, 1) << "not empty";
+}
+
+// RUN went on without --save-every: its weights are later than its newest checkpoint.
+TEST_F(BegunWith, LaterWeightsBesideTheCheckpointAreTold) {
+  ASSERT_EQ(Train("first", "--steps 3").code, 0);
+  const std::string flags = "--steps 2 --dry-run --initial-load " + Folder("first");
+  EXPECT_EQ(Train("next", flags).text.find("later than"), std::string::npos);
+  ASSERT_EQ(Train("first", "--steps 5 --resume auto --save-every 0").code, 0);
+  const Outcome later = Train("next", flags);
+  EXPECT_EQ(later.code, 0) << later.text;
+  EXPECT_NE(later.text.find("'" + Folder("first/weights.safetensors") + "' is of step 5, later than the checkpoint of step 3 that is taken"), std::string::npos) << later.text;
+  EXPECT_NE(later.text.find("give --initial-load " + Folder("first/weights.safetensors") + "\n"), std::string::npos) << later.text;
+}
+
+// The way that the refusal names: what the first run trained is frozen in the second, and the moments go on.
+TEST_F(BegunWith, WhatIsFrozenIsPutIntoTheModelFirst) {
+  const std::string model = WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx";
+  for (const std::string names : {"", " --names " WEIR_SOURCE_DIR "/models/olmoe/weights.safetensors"}) {
+    const std::string first = names.empty() ? "first" : "first-named", next = names.empty() ? "next" : "next-named", exported = Folder(first + ".onnx");
+    ASSERT_EQ(Train(first, "--steps 3" + names).code, 0);
+    const std::string flags = "--steps 2 --freeze model.norm.weight --initial-load " + Folder(first), weights = Folder(first + "/weights.safetensors");
+    const Outcome refused = Train(next, flags + names);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.text.find("`weir export MODEL --weights RUN/weights.safetensors -o NEW.onnx`"), std::string::npos) << refused.text;
+    ASSERT_EQ(std::system((WEIR_PROGRAM " export " + model + names + " --weights " + weights + " -o " + exported + " >/dev/null").c_str()), 0);
+    std::string command = Command(next, flags + (names.empty() ? "" : " --names " + weights));
+    command.replace(command.find(model), model.size(), exported);
+    ASSERT_EQ(std::system((command + " >" + Folder(next + ".log") + " 2>&1").c_str()), 0) << Slurp(folder_ / (next + ".log"));
+    EXPECT_EQ(StateAt(next, 2).updates, 5);
+    const auto before = ReadSafetensors(weights).tensors, after = ReadSafetensors(folder_ / next / "weights.safetensors").tensors;
+    EXPECT_EQ(before.at("model.norm.weight")->AsFloats(), after.at("model.norm.weight")->AsFloats());
+    EXPECT_NE(before.at("model.embed_tokens.weight")->AsFloats(), after.at("model.embed_tokens.weight")->AsFloats());
+  }
+}
+
+TEST_F(BegunWith, ValuesThatAreNoNumbersAreRefused) {
+  ASSERT_EQ(Train("first", "--steps 1").code, 0);
+  auto tensors = ReadSafetensors(folder_ / "first/weights.safetensors").tensors;
+  std::vector<float> table = tensors.at("model.embed_tokens.weight")->AsFloats();
+  table[2 * 64 + 7] = std::numeric_limits<float>::infinity();
+  table[5 * 64] = std::numeric_limits<float>::quiet_NaN();
+  tensors["model.embed_tokens.weight"] = TensorData::FromFloats(tensors.at("model.embed_tokens.weight")->dims(), table);
+  WriteSafetensors(folder_ / "bad.safetensors", tensors);
+  const std::string place = "'model.embed_tokens.weight' holds inf at [2,7]";
+  const Outcome begun = Train("next", "--steps 1 --initial-load " + Folder("bad.safetensors"));
+  EXPECT_EQ(begun.code, 2);
+  EXPECT_NE(begun.text.find(place), std::string::npos) << begun.text;
+  const std::string command = WEIR_PROGRAM " export " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --weights " + Folder("bad.safetensors") + " -o " + Folder("bad.onnx");
+  EXPECT_EQ(std::system((command + " >" + Folder("log") + " 2>&1").c_str()), 0) << "to look at what diverged";
+  EXPECT_NE(Slurp(folder_ / "log").find("warning: --weights: " + place), std::string::npos) << Slurp(folder_ / "log");
 }
 
 }  // namespace

@@ -3,6 +3,9 @@
 
 #include <fcntl.h>
 
+#include <iterator>
+#include <vector>
+
 #include "tests/cli/trained_run.h"
 
 namespace weir {
@@ -96,6 +99,24 @@ TEST_F(Launch, AFolderThatALauncherLeftIsRemovedByTheNext) {
   EXPECT_FALSE(fs::exists(stale));
   EXPECT_TRUE(fs::exists(live)) << "its launcher lives";
   EXPECT_TRUE(fs::exists(other)) << "not ours";
+}
+
+// The words of whoever is left: how the rank ended, and at which step.
+TEST_F(Launch, ARankThatIsKilledIsToldWithItsSignalAndStep) {
+  const fs::path log = folder_ / "log";
+  const pid_t launcher = StartShell(Here("exec " + Command("out", "--ranks 2 --threads 1 --steps 1000000") + " >/dev/null 2>" + log.string()));
+  for (int i = 0; i < 10000 && Lines("out") < 2; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  ASSERT_GE(Lines("out"), 2) << Slurp(log);
+  std::ifstream file(StrCat("/proc/", launcher, "/task/", launcher, "/children"));
+  const std::vector<pid_t> ranks{std::istream_iterator<pid_t>(file), {}};
+  ASSERT_EQ(ranks.size(), 2u);
+  kill(ranks[1], SIGKILL);
+  EXPECT_EQ(ExitOf(launcher), 128 + SIGKILL);
+  const std::string text = Slurp(log), words = StrCat("rank 1 failed: it was ended by signal 9 (Killed) (pid ", ranks[1], "), last ");
+  ASSERT_NE(text.find(words), std::string::npos) << text;
+  const std::string last = text.substr(text.find(words) + words.size(), 80);
+  EXPECT_TRUE(last.starts_with("step ") || last.starts_with("after step ") || last.starts_with("computing") || last.starts_with("waiting")) << text;
+  EXPECT_EQ(text.find("last starting"), std::string::npos) << text;
 }
 
 }  // namespace

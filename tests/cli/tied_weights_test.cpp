@@ -153,6 +153,19 @@ TEST_F(TiedModel, WhatHasOneNameIsSavedAsItWasRead_SAV05) {
   EXPECT_EQ(tables, std::set<std::string>{kTable}) << "of the exporter's names, too";
 }
 
+// A checkpoint that was untied, say: its names are taken, and which of the two the graph has is told.
+TEST_F(TiedModel, ANamesFileWhoseHeadIsAnotherIsTold) {
+  auto apart = ReadSafetensors(folder_ / "weights.safetensors").tensors;
+  std::vector<float> head = apart.at(kHead)->AsFloats();
+  head[64 + 3] = 2.5f;
+  apart[kHead] = TensorData::FromFloats(apart.at(kHead)->dims(), head);
+  WriteSafetensors(folder_ / "apart.safetensors", apart);
+  const Result named = Weir("import " + Path(kExport) + " --names " + Path("apart.safetensors"));
+  EXPECT_EQ(named.code, 0);
+  EXPECT_NE(named.output.find("'lm_head.weight' of the weights file is 2.5 at [1,3] and 'model.embed_tokens.weight' "), std::string::npos) << named.output;
+  EXPECT_EQ(Weir("import " + Path(kExport) + " --names " + Path("weights.safetensors")).output.find("of the weights file is"), std::string::npos);
+}
+
 TEST_F(TiedModel, TheFlagTakesTwoWordsAndSaysWhenItChangesNothing) {
   const Result wrong = Weir(Train("a", "--save-tied twice"));
   EXPECT_EQ(wrong.code, 2);

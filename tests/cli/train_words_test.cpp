@@ -1,4 +1,6 @@
 // What `weir train` tells of a run that is not as its user may think.
+#include <limits>
+
 #include "tests/cli/trained_run.h"
 
 namespace weir {
@@ -112,6 +114,36 @@ TEST_F(TrainWords, NamesThatNobodyElseKnowsAreToldBeforeTheRun) {
   }
   const Outcome right = Train("right", "--steps 1 --save-every 0 --names " + models + "olmoe/weights.safetensors");
   EXPECT_FALSE(Says(right, "notice")) << right.text;
+}
+
+// Every way a weights file comes in: what is wrong with it, and by which flag it came.
+TEST_F(TrainWords, AFileThatIsNoSafetensorsIsToldWithItsFlag) {
+  const std::string model = WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx", text = (folder_ / "text.txt").string();
+  const auto run = [&](const std::string& arguments) {
+    const int code = ExitOf(StartShell(WEIR_PROGRAM " " + arguments + " >" + (folder_ / "log").string() + " 2>&1"));
+    return Outcome{code, Slurp(folder_ / "log")};
+  };
+  for (const auto& [arguments, flag] : {std::pair("import " + model + " --names ", "--names"), {"export " + model + " -o " + text + ".onnx --weights ", "--weights"},
+                                        {"verify " + model + " --reference ", "--reference"}, {"verify " + model + " --trajectory ", "--trajectory"}}) {
+    const Outcome other = run(arguments + text), missing = run(arguments + text + "x"), folder = run(arguments + folder_.string());
+    EXPECT_EQ(other.code, 1);
+    EXPECT_TRUE(Says(other, "it is cut short, or no safetensors file") && Says(other, StrCat("reading ", flag, ", which takes a safetensors file or the index of several"))) << other.text;
+    EXPECT_TRUE(Says(missing, "No such file") && Says(missing, StrCat("reading ", flag))) << missing.text;
+    EXPECT_EQ(folder.code, 2);
+    EXPECT_TRUE(Says(folder, StrCat(flag, " '", folder_.string(), "' is a folder; give the safetensors file in it"))) << folder.text;
+  }
+}
+
+TEST_F(TrainWords, NamesOfATensorWithNaNSayWhere) {
+  const std::string model = WEIR_SOURCE_DIR "/models/olmoe/";
+  auto tensors = ReadSafetensors(model + "weights.safetensors").tensors;
+  std::vector<float> norm = tensors.at("model.norm.weight")->AsFloats();
+  norm[9] = std::numeric_limits<float>::quiet_NaN();
+  tensors["model.norm.weight"] = TensorData::FromFloats(tensors.at("model.norm.weight")->dims(), norm);
+  WriteSafetensors(folder_ / "bad.safetensors", tensors);
+  const Outcome run = Train("run", "--steps 1 --dry-run --names " + (folder_ / "bad.safetensors").string());
+  EXPECT_EQ(run.code, 0);
+  EXPECT_TRUE(Says(run, "notice: weights file: 'model.norm.weight' holds nan at [9]\n")) << run.text;
 }
 
 TEST_F(TrainWords, BiasesThatOnlyChooseExpertsAreSaidToStay) {

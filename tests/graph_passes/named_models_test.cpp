@@ -72,6 +72,20 @@ INSTANTIATE_TEST_SUITE_P(Families, NamedModels,
                          testing::Values("mixtral", "qwen3_moe", "olmoe", "gpt_oss", "deepseek_v3"),
                          [](const auto& info) { return std::string(info.param); });
 
+// Gemma's norms multiply by 1 + weight, which torch's optimizer adds up: the file has the weights, the graph the sums.
+TEST(NamedModels, SumsThatTheExporterHasFoldedAreToldWithTheCause) {
+  NamedTensors names = ReadSafetensors(kModels / "olmoe/weights.safetensors").tensors;
+  std::vector<float> norm = names.at("model.norm.weight")->AsFloats();
+  for (float& value : norm) {
+    ASSERT_TRUE(value >= 0.5f && value <= 2) << "so that 1 less is exact";
+    value -= 1;
+  }
+  names["model.norm.weight"] = TensorData::FromFloats(names.at("model.norm.weight")->dims(), norm);
+  const auto graph = Canonical(kModels / "olmoe/dynamo18_batched_mm_sdpa.onnx", &names);
+  EXPECT_TRUE(Mentions(*graph, "1 parameters are tensors of the weights file to which the exporter has added 1"));
+  EXPECT_TRUE(Mentions(*graph, "optimize=False of torch.onnx, as models/export_model.py does: model.norm.weight = 1 + model.norm.weight"));
+}
+
 // Distance from PyTorch's float64 logits, relative to their root mean square.
 struct Distance {
   double worst, mean_square;
