@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iostream>
 
+#include "cli/printable.h"
 #include "graph/error.h"
 #include "graph/parameter.h"
 #include "graph_passes/classify_parameters.h"
@@ -74,7 +75,7 @@ std::vector<std::string> IdleFlags(const TrainingOptions& training, const Dispat
 }
 
 void TellOfModel(const Graph& canonical, const InitOptions& init, bool named) {
-  for (const std::string& notice : canonical.notices) std::cerr << "notice: " << notice << "\n";
+  for (const std::string& notice : canonical.notices) std::cerr << "notice: " << Printable(notice) << "\n";
   if (!named) TellMadeUpNames(canonical);
   TellSelectionBiases(canonical);
   if (const std::string lost = LostInExport(canonical); !lost.empty()) std::cerr << lost << "\n";

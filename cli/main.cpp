@@ -6,6 +6,7 @@
 #include "cli/commands.h"
 #include "cli/help_pages.h"
 #include "cli/options.h"
+#include "cli/printable.h"
 #include "graph/error.h"
 #include "version.h"
 
@@ -59,14 +60,14 @@ int Main(int argc, const char* const* argv) {
     try {
       return Finish(command.run(argc - 1, argv + 1));
     } catch (const UsageError& error) {
-      std::cerr << "weir " << name << ": " << WithConfigPlaces(error.what()) << "\nsee `weir " << name << " --help`\n";
+      std::cerr << "weir " << name << ": " << Printable(WithConfigPlaces(error.what())) << "\nsee `weir " << name << " --help`\n";
       return kExitWrongUse;
     } catch (const Error& error) {
-      std::cerr << "weir " << name << ": " << (error.code() == ErrorCode::kInvalidArgument ? WithConfigPlaces(error.what()) : error.what()) << "\n";
+      std::cerr << "weir " << name << ": " << Printable(error.code() == ErrorCode::kInvalidArgument ? WithConfigPlaces(error.what()) : error.what()) << "\n";
       if (BlamesAFlag(error)) return kExitWrongUse;
       return error.code() == ErrorCode::kBudgetExceeded ? kExitOverBudget : kExitFailed;
     } catch (const std::exception& error) {
-      std::cerr << "weir " << name << ": " << error.what() << "\n";
+      std::cerr << "weir " << name << ": " << Printable(error.what()) << "\n";
       return kExitFailed;
     }
   }
