@@ -39,8 +39,8 @@ class GroupQuery {
   void Lower() {
     Check();
     auto [q, k, v] = Operands();
-    q = Normalised(q, 14);
-    k = Normalised(k, 15);
+    q = Normalised(q, 14, "q_norm_epsilon");
+    k = Normalised(k, 15, "k_norm_epsilon");
     if (node_.attributes.Int("do_rotary", 0) != 0) Rotate(q, k);
     std::vector<Value*> inputs = {q, k, v};
     if (Value* sinks = Sinks()) inputs.push_back(sinks);
@@ -100,10 +100,10 @@ class GroupQuery {
   }
 
   // Per-head norm of queries (input 14) or keys (15) before the rotation.
-  Value* Normalised(Value* x, size_t gain) {
+  Value* Normalised(Value* x, size_t gain, const char* own_epsilon) {
     Value* gamma = node_.in(gain);
     if (gamma == nullptr) return x;
-    const double epsilon = node_.attributes.Float("qk_norm_epsilon", 1e-6);
+    const double epsilon = node_.attributes.Float(own_epsilon, node_.attributes.Float("qk_norm_epsilon", 1e-6));
     return builder_.Op("RmsNorm", {x, IsInitializer(gamma) ? AsParameter(graph_, gamma) : gamma},
                        {{"epsilon", epsilon}});
   }
@@ -127,7 +127,7 @@ class GroupQuery {
   Value* Sinks() {
     if (Value* sinks = node_.in(11))
       return IsInitializer(sinks) ? AsParameter(graph_, sinks) : sinks;
-    if (node_.attributes.Int("smooth_softmax", 0) == 0) return nullptr;
+    if (node_.attributes.Int("smooth_softmax", 0) != 1) return nullptr;  // -1 is off too
     const std::vector<float> zeros(static_cast<size_t>(heads_), 0.0f);
     return graph_.AddConstant("smooth_softmax", TensorData::FromFloats({heads_}, zeros));
   }

@@ -8,9 +8,9 @@ namespace weir {
 namespace {
 
 constexpr char kMicrosoft[] = "com.microsoft";
+constexpr double kNormEpsilon = 1e-5, kSkipNormEpsilon = 1e-12;  // where a node says nothing
 
-Value* Normalised(Builder& builder, Graph& graph, Value* x, Value* gamma, const Node& node) {
-  const double epsilon = node.attributes.Float("epsilon", 1e-5);
+Value* Normalised(Builder& builder, Graph& graph, Value* x, Value* gamma, double epsilon) {
   return builder.Op("RmsNorm", {x, IsInitializer(gamma) ? AsParameter(graph, gamma) : gamma},
                     {{"epsilon", epsilon}});
 }
@@ -18,6 +18,7 @@ Value* Normalised(Builder& builder, Graph& graph, Value* x, Value* gamma, const 
 // (x, skip, gamma, [beta,] bias) -> y, -, -, x + skip + bias.
 bool LowerSkipNorm(Graph& graph, Node& node, bool simplified) {
   Builder builder = At(graph, node);
+  const double epsilon = node.attributes.Float("epsilon", kSkipNormEpsilon);
   Value* sum = builder.Op("Add", {node.in(0), node.in(1)});
   if (Value* bias = node.in(simplified ? 3 : 4)) sum = builder.Op("Add", {sum, bias});
   for (size_t o : {1, 2}) {
@@ -26,10 +27,9 @@ bool LowerSkipNorm(Graph& graph, Node& node, bool simplified) {
         NameOf(node),
         ": its mean and variance outputs are read; only outputs 0 and 3 have a meaning here");
   }
-  Value* y = simplified ? Normalised(builder, graph, sum, node.in(2), node)
+  Value* y = simplified ? Normalised(builder, graph, sum, node.in(2), epsilon)
                         : builder.Op("LayerNormalization", {sum, node.in(2), node.in(3)},
-                                     {{"axis", int64_t{-1}},
-                                      {"epsilon", node.attributes.Float("epsilon", 1e-5)}});
+                                     {{"axis", int64_t{-1}}, {"epsilon", epsilon}});
   if (node.out(0) != nullptr) graph.ReplaceUses(node.out(0), y);
   if (node.out(3) != nullptr) graph.ReplaceUses(node.out(3), sum);
   return true;
@@ -42,7 +42,8 @@ bool LowerNorm(Graph& graph, Node& node) {
              ErrorCode::kUnsupportedOp, NameOf(node), ": axis ", axis,
              " is not the last; only norms over the last axis are known");
   Builder builder = At(graph, node);
-  graph.ReplaceUses(node.out(0), Normalised(builder, graph, node.in(0), node.in(1), node));
+  graph.ReplaceUses(node.out(0), Normalised(builder, graph, node.in(0), node.in(1),
+                                            node.attributes.Float("epsilon", kNormEpsilon)));
   return true;
 }
 

@@ -86,7 +86,8 @@ class MoeNode {
     tensor.packed = node_.in(at);
     tensor.scales = node_.in(at + 1);
     tensor.zero_points = node_.in(zero_points);
-    tensor.bits = node_.attributes.Int("expert_weight_bits", 4);
+    const char* own_bits = at == 2 ? "fc1_expert_weight_bits" : at == 5 ? "fc2_expert_weight_bits" : "fc3_expert_weight_bits";
+    tensor.bits = node_.attributes.Int(own_bits, node_.attributes.Int("expert_weight_bits", 4));
     tensor.block_size = node_.attributes.Int("block_size", 0);
     tensor.rows = {packed->shape[0].Constant(), packed->shape[1].Constant()};
     tensor.columns = PackedColumns(packed->shape[2].Constant(), tensor.bits, node_);
@@ -100,6 +101,8 @@ class MoeNode {
     const int64_t fusion = a.Int("swiglu_fusion", 0);
     if (type == "swiglu") {
       const double alpha = a.Float("activation_alpha", 1), beta = a.Float("activation_beta", 0);
+      if (a.Int("swiglu_limit_after_activation", 0) != 0)
+        Refuse("swiglu_limit_after_activation clamps what the activation gives, not what it gets; that is not known");
       if (alpha != 1) attributes_.Set("alpha", alpha);
       if (beta != 0) attributes_.Set("beta", beta);
       if (a.Has("swiglu_limit")) {

@@ -13,7 +13,7 @@ template <class Lanes>
 struct NormalLanes {
   using Whole = typename Lanes::Whole;
   using Real = typename Lanes::Real;
-  static constexpr int kLanes = sizeof(Whole) / sizeof(uint64_t), kVectors = 4;  // vectors at a time: a multiplication takes long
+  static constexpr int kLanes = sizeof(Whole) * 8 / 64, kVectors = 4;  // vectors at a time: a multiplication takes long
   static constexpr uint64_t kLower = 0xffffffff, kSign = uint64_t{1} << 63;
 
   // As a double, of words below 2^52: 2^52 + w has w's bits.

@@ -75,11 +75,12 @@ struct Mesh {
       }
       mesh->End(true);
     });
-    {
+    const bool connected = [&] {  // left behind, the thread may still come to its end
       std::unique_lock lock(mesh->mutex);
       mesh->changed.wait(lock, [&] { return mesh->connected || mesh->aborted; });
-    }
-    if (!mesh->connected) {
+      return mesh->connected;
+    }();
+    if (!connected) {
       connecting.detach();
       mesh->coordinator->ThrowIfAborted();
     }

@@ -102,6 +102,27 @@ TEST(Executor, KeepsWhatBeginMadeThroughEveryMicroBatch) {
   }
 }
 
+// What only forward reads is read again after backward has had the arena.
+TEST(Executor, KeepsWhatBeginMadeThroughBackwardToo) {
+  const auto graph = ParseText(
+      "graph (float[2,2] x, float[2,2] t) => (float[2,2] y, float[2,2] z)\nparameter float[2,2] w\n"
+      "{ phase begin table = Linear(t, w)\n"
+      "  phase forward y = MatMul(x, table)\n"
+      "  phase backward a = Linear(y, w) b = Linear(a, w) c = Linear(b, w) z = Linear(c, w) }");
+  const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
+  Executor executor(plan, {.poison = true});
+  Write(executor, *graph, "t", ScaledIdentity(2, 1));
+  Write(executor, *graph, "w", ScaledIdentity(2, 2));
+  executor.Run(Phase::kBegin);
+  for (float x : {1.0f, 3.0f}) {
+    Write(executor, *graph, "x", {x, 0, 0, -x});
+    executor.Run(Phase::kForward);
+    executor.Run(Phase::kBackward);
+    EXPECT_EQ(Read(executor, *graph, "y"), (std::vector<float>{2 * x, 0, 0, -2 * x}));
+    EXPECT_EQ(Read(executor, *graph, "z"), (std::vector<float>{32 * x, 0, 0, -32 * x}));
+  }
+}
+
 TEST(Executor, UpdatesAccumulatorsInPlace) {
   const auto graph = ParseText(
       "graph (float[1,2] x, float[1,3] dy) => ()\ngradient float[3,2] w.grad\n"

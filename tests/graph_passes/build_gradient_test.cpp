@@ -80,9 +80,9 @@ constexpr const char* kKinds =
     "parameter float[2,2] embed\nparameter float[2] gamma\nparameter float[2,2] w\nparameter float[2] bias\n"
     "{ h = Embedding(input_ids, embed) n = RmsNorm(h, gamma) logits = Linear(n, w, bias) }";
 
-std::string Decayed(const std::string& rule) {
-  auto graph = ParseText(kKinds);
-  graph->FindValue("bias")->parameter->original_rank = 2;  // say, [1, 2] in the framework
+std::string Decayed(const std::string& rule, const char* model = kKinds) {
+  auto graph = ParseText(model);
+  if (Value* bias = graph->FindValue("bias")) bias->parameter->original_rank = 2;  // say, [1, 2] in the framework
   TrainingOptions options;
   options.decay = rule;
   PassManager passes;
@@ -96,6 +96,12 @@ std::string Decayed(const std::string& rule) {
 
 TEST(AddOptimizer, DecaysByTheRule) {
   EXPECT_EQ(Decayed("matrices"), "embed w ");
+  EXPECT_EQ(Decayed("matrices",
+                    "graph (int64[batch,sequence] input_ids) => (float[batch,sequence,2] logits)\n"
+                    "parameter float[2,2] embed\nparameter float[2] divisor\n"
+                    "{ h = Embedding(input_ids, embed) logits = Div(h, divisor) }"),
+            "embed ")
+      << "a vector is none, whatever reads it";
   EXPECT_EQ(Decayed("dims"), "embed w bias ");
   EXPECT_EQ(Decayed("all"), "embed gamma w bias ");
   EXPECT_THROW(Decayed("none"), Error);

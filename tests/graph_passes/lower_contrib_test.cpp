@@ -71,6 +71,26 @@ TEST(LowerContrib, GatedAddAndQuickGelu) {
       "  y = Mul(%1, %3)\n}\n");
 }
 
+// What ONNX Runtime's schemas say where a node says nothing.
+TEST(LowerContrib, AbsentAttributesHaveTheSchemasDefaults) {
+  const auto epsilon = [](const std::string& node, const char* op) {
+    const auto graph = Lower(
+        "graph g (float[batch,sequence,4] x, float[batch,sequence,4] skip) => (float[batch,sequence,4] y)\n"
+        "parameter float[4] gamma\nparameter float[4] beta\n{\n  y = " + node + "\n}\n");
+    const Node* norm = Find(*graph, op);
+    return norm == nullptr ? -1 : norm->attributes.Float("epsilon", -1);
+  };
+  EXPECT_EQ(epsilon("com.microsoft::SkipSimplifiedLayerNormalization(x, skip, gamma)", "RmsNorm"), 1e-12);
+  EXPECT_EQ(epsilon("com.microsoft::SkipLayerNormalization(x, skip, gamma, beta)", "LayerNormalization"), 1e-12);
+  EXPECT_EQ(epsilon("com.microsoft::SimplifiedLayerNormalization(x, gamma)", "RmsNorm"), 1e-5);
+  const auto gelu = Lower("graph g (float[batch,4] x) => (float[batch,4] y)\n{\n  y = com.microsoft::QuickGelu(x)\n}\n");
+  EXPECT_EQ(Find(*gelu, "Sigmoid")->in(0)->producer->in(1)->data->AsFloats(), (std::vector<float>{1.702f}));
+  const auto plain = Lower(
+      "graph g (float[batch,sequence,8] q, float[batch,sequence,8] k, float[batch,sequence,8] v) => (float[batch,sequence,8] y)\n"
+      "{\n  y = com.microsoft::MultiHeadAttention<num_heads = 2>(q, k, v)\n}\n");
+  EXPECT_EQ(Find(*plain, "Attention")->attributes.Int("is_causal", -1), 0);
+}
+
 // Two experts of width 3 over rows of 4.
 std::string Moe(const std::string& attributes, const std::string& inputs, int rows = 6) {
   return "graph g (float[batch,sequence,4] x, float[batch*sequence,2] logits) => "
@@ -142,6 +162,9 @@ TEST(LowerMoe, UnknownPairingsAreRefusedInWords) {
   EXPECT_NE(Refusal(Moe("activation_type = \"identity\", k = 1", "x, logits, fc1, \"\", fc2"))
                 .find("'identity'"),
             std::string::npos);
+  EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 1, swiglu_limit_after_activation = 1", "x, logits, fc1, \"\", fc2"))
+                .find("swiglu_limit_after_activation"),
+            std::string::npos);
   EXPECT_NE(Refusal(Moe("activation_type = \"swiglu\", swiglu_fusion = 1, k = 1",
                         "x, logits, fc1, \"\", fc2", 4))
                 .find("expected 2 * 3"),
@@ -163,6 +186,27 @@ TEST(LowerQuantized, MatMulNBitsReadsBlocksLowNibbleFirst) {
   const auto values = graph->initializers.at("packed.dequantized")->AsFloats();
   EXPECT_EQ(values, (std::vector<float>{0, 0.5, -16, -14, 7, 7, -8, -8}));
   EXPECT_NE(graph->notices[0].find("quantised weights"), std::string::npos);
+}
+
+// One expert, H = I = 2, without the bits' number: two 4-bit values a byte; with the down projection's own number, one.
+TEST(LowerQuantized, ExpertsHaveFourBitsUnlessTheySay) {
+  const auto weights = [](const std::string& attributes, const std::string& fc2) {
+    const auto graph = Lower(
+        "graph g (float[batch,sequence,2] x, float[batch*sequence,1] logits) => (float[batch,sequence,2] y)\n"
+        "constant uint8[1,4,1] fc1 = {152, 16, 255, 0}\nconstant float[1,4] scale1 = {0.5, 2, 1, 1}\n" + fc2 +
+        "constant float[1,2] scale2 = {1, 2}\n"
+        "{\n  y = com.microsoft::QMoE<k = 1, activation_type = \"swiglu\", swiglu_fusion = 2" + attributes +
+        ">(x, logits, fc1, scale1, \"\", fc2, scale2)\n}\n");
+    std::vector<float> all = graph->initializers.at("fc1.dequantized")->AsFloats();
+    const auto down = graph->initializers.at("fc2.dequantized")->AsFloats();
+    all.insert(all.end(), down.begin(), down.end());
+    return all;
+  };
+  const std::vector<float> gate_up = {0, 0.5, -16, -14, 7, 7, -8, -8};
+  std::vector<float> want = gate_up;
+  want.insert(want.end(), {1, 2, 0, -2});
+  EXPECT_EQ(weights("", "constant uint8[1,2,1] fc2 = {169, 120}\n"), want);
+  EXPECT_EQ(weights(", fc2_expert_weight_bits = 8", "constant uint8[1,2,2] fc2 = {129, 130, 128, 127}\n"), want);
 }
 
 TEST(LowerQuantized, ZeroPointsAndBytesByHand) {
@@ -295,6 +339,53 @@ TEST(GroupQueryAttention, PackedHeadsWithWindowAndSinks) {
   EXPECT_DOUBLE_EQ(attention->attributes.Float("scale", 0), 1 / std::sqrt(8.0));
   EXPECT_EQ(graph->outputs.size(), 1u);
   EXPECT_EQ(graph->stripped.size(), 2u);
+}
+
+// Four channels of two heads over one: packed, with a gain for queries (input 14) and one for keys (15).
+std::unique_ptr<Graph> Query(const std::string& attributes) {
+  return Lower(
+      "graph g (int64[batch,sequence] input_ids, float[batch,sequence,16] qkv, int32[batch] seqlens, int32[] total) => "
+      "(float[batch,sequence,8] y)\n"
+      "constant float[3,2] cos = {1, 1, 0.5, 0.75, 0.25, 0.5}\nconstant float[3,2] sin = {0, 0, 0.5, 0.75, 0.25, 0.5}\n"
+      "parameter float[4] gain\n"
+      "{\n  y = com.microsoft::GroupQueryAttention<num_heads = 2, kv_num_heads = 1" + attributes +
+      ">(qkv, \"\", \"\", \"\", \"\", seqlens, total, cos, sin, \"\", \"\", \"\", \"\", \"\", gain, gain)\n}\n");
+}
+
+TEST(GroupQueryAttention, AbsentAttributesHaveTheSchemasDefaults) {
+  const auto graph = Query(", do_rotary = 1");
+  const Node* attention = Find(*graph, "Attention");
+  ASSERT_NE(attention, nullptr);
+  for (const size_t i : {0, 1}) {
+    const Node& rotary = *attention->in(i)->producer;
+    ASSERT_EQ(rotary.op(), "Rotary");
+    EXPECT_EQ(rotary.attributes.Int("input_interleaved", 0), 0);
+    EXPECT_EQ(rotary.attributes.Int("output_interleaved", 0), 0);
+    EXPECT_EQ(rotary.in(0)->producer->attributes.Float("epsilon", -1), 1e-6);
+  }
+  EXPECT_EQ(attention->in(3), nullptr) << "no sinks";
+  EXPECT_EQ(attention->attributes.Int("window", 0), 0);
+  EXPECT_EQ(attention->attributes.Int("causal", 1), 1);
+  const auto turned = Query(", do_rotary = 1, rotary_interleaved = 1");
+  EXPECT_EQ(Find(*turned, "Rotary")->attributes.Int("input_interleaved", 0), 1);
+  EXPECT_EQ(Find(*Query(""), "Rotary"), nullptr);
+}
+
+TEST(GroupQueryAttention, OwnEpsilonsGoBeforeTheCommonOne) {
+  const auto graph = Query(", qk_norm_epsilon = 0.25, k_norm_epsilon = 0.5");
+  const Node* attention = Find(*graph, "Attention");
+  EXPECT_EQ(attention->in(0)->producer->attributes.Float("epsilon", -1), 0.25);
+  EXPECT_EQ(attention->in(1)->producer->attributes.Float("epsilon", -1), 0.5);
+  EXPECT_EQ(Find(*Query(", q_norm_epsilon = 0.125"), "Attention")->in(0)->producer->attributes.Float("epsilon", -1), 0.125);
+}
+
+// Only 1 asks for it: the schema's own default is -1.
+TEST(GroupQueryAttention, SmoothSoftmaxIsASinkOfZero) {
+  EXPECT_EQ(Find(*Query(", smooth_softmax = -1"), "Attention")->in(3), nullptr);
+  EXPECT_EQ(Find(*Query(", smooth_softmax = 0"), "Attention")->in(3), nullptr);
+  const auto graph = Query(", smooth_softmax = 1");
+  ASSERT_NE(Find(*graph, "Attention")->in(3), nullptr);
+  EXPECT_EQ(Find(*graph, "Attention")->in(3)->data->AsFloats(), (std::vector<float>{0, 0}));
 }
 
 TEST(MultiHeadAttention, BecomesTheOnnxOperatorWithSplitBias) {

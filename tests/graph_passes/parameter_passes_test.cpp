@@ -108,6 +108,12 @@ TEST(TieParameters, FreshConstantsAreEqualByChance) {
       "{\n  h = Linear(x, a, p)\n  y = Linear(h, b, q)\n}\n");
   for (const char* name : {"a", "b", "p", "q"}) AsParameter(*graph, graph->FindValue(name));
   EXPECT_EQ(RunPass(TieParameters(), *graph).matches, 0);
+  const auto head = Parse(
+      "graph g (int64[batch] ids) => (float[batch,3] y)\n"
+      "constant float[3,2] table = {1, 1, 1, 1, 1, 1}\nconstant float[3,2] head = {1, 1, 1, 1, 1, 1}\n"
+      "{\n  h = Embedding(ids, table)\n  y = Linear(h, head)\n}\n");
+  for (const char* name : {"table", "head"}) AsParameter(*head, head->FindValue(name));
+  EXPECT_EQ(RunPass(TieParameters(), *head).matches, 0);
 }
 
 TEST(MatchNames, EqualValuesAreToldApartByNameOrSaidToBeAmbiguous) {

@@ -44,6 +44,15 @@ TEST(AdamW, UsesTheStepItIsTold) {
   }
 }
 
+// Torch's defaults, by hand: the first step moves by lr g / (|g| + 1e-8), after a decay of 0.01 lr; m = 0.1 g, v = 0.001 g^2.
+TEST(AdamW, DefaultsAreTorchs) {
+  State state = Zeroed({1});
+  Step(state, Floats({1}, {1e-8f}), 0.1f, 1, 1, {});
+  EXPECT_NEAR(state.p.f[0], 1 - 0.001 - 0.1 / 2, 1e-6);
+  EXPECT_NEAR(state.m.f[0], 1e-9, 1e-15);
+  EXPECT_NEAR(state.v.f[0], 1e-19, 1e-25);
+}
+
 // Torch's definition in double, step by step from the float32 state, on gradients of many sizes.
 TEST(AdamW, MatchesTorchsDefinitionInFloat64) {
   const int64_t count = 1003;

@@ -98,6 +98,21 @@ TEST(Attention, LongSequencesStayCloseToFloat64) {
   for (size_t o = 0; o < 4; ++o) EXPECT_LT(RelativeError(grads[o], want_grads[o]), 128 * kEps) << o;
 }
 
+// Where the last query that sees a tile of keys is the first of its own tile: windows of 64 n + 2.
+TEST(Attention, GradientsReachTheLastQueryOfAWindow) {
+  for (const int64_t window : {2, 3, 65, 66, 67}) {
+    const Inputs in = {Normal({1, 200, 2, 8}, 1), Normal({1, 200, 1, 8}, 2), Normal({1, 200, 1, 8}, 3)};
+    const Attributes attributes = {{"window", window}};
+    const auto y = RunOp("Attention", in, 2, attributes);
+    const auto exact = RunReference("Attention", in, 2, attributes);
+    Inputs back = {in[0], in[1], in[2], y[0], y[1], Normal({1, 200, 2, 8}, 5)};
+    const auto grads = RunOp("AttentionGradient", back, 3, attributes);
+    for (const size_t saved : {3, 4}) back[saved].f.assign(exact[saved - 3].f.begin(), exact[saved - 3].f.end());
+    const auto want = RunReference("AttentionGradient", back, 3, attributes);
+    for (size_t o = 0; o < 3; ++o) EXPECT_LT(RelativeError(grads[o], want[o]), 128 * kEps) << "window " << window << ", gradient " << o;
+  }
+}
+
 // One kv head on several threads takes the two-sweep backward, on one thread the single sweep.
 TEST(Attention, BitsDoNotDependOnThreads) {
   for (const int64_t kv_heads : {1, 3}) {
