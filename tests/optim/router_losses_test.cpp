@@ -1,5 +1,6 @@
 // Router losses of the stored exports, against the formulas in float64 on the gate products and routes that PyTorch
 // stored, and over ranks.
+#include <algorithm>
 #include <cmath>
 
 #include "tests/optim/same_bits.h"
@@ -109,6 +110,9 @@ TEST(RouterLosses, AreWeighedLikeTheLossItself) {
   const double first = loss({row(0, 1)}), second = loss({row(1, 1)});
   EXPECT_GT(std::abs(first - second), 1e-3);
   EXPECT_NEAR(loss({row(0, 3), row(1, 1)}), (3 * first + second) / 4, 1e-6);
+  auto half = row(0, 1);
+  std::fill_n(half.labels.begin(), sequence / 2, -100);
+  EXPECT_NEAR(loss({half}), first, 1e-6) << "what weighs and has no label is not in the mean";
 }
 
 TEST_P(EveryExport, StreamingChangesNoBitOfRouterLosses) {
