@@ -5,6 +5,7 @@
 #include "backend/device.h"
 #include "graph/error.h"
 #include "graph/op_schema.h"
+#include "graph_passes/non_finite.h"
 #include "importer/importer.h"
 #include "importer/safetensors.h"
 #include "optim/tied_weights.h"
@@ -59,6 +60,19 @@ std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variabl
     TellHeadApart(*graph, names);
   }
   return graph;
+}
+
+std::string NonFiniteWeights(const Graph& canonical) {
+  std::string text;
+  for (const auto& value : canonical.values()) {
+    if (value->parameter == nullptr || (value->role != Role::kParameter && value->role != Role::kConstant)) continue;
+    for (const ParameterPiece& piece : value->parameter->initializers) {
+      const auto there = canonical.initializers.find(piece.tensor);
+      const std::string bad = there == canonical.initializers.end() || !there->second ? "" : NonFiniteIn(piece.tensor, *there->second);
+      if (!bad.empty()) text += StrCat("notice: ", bad, " in the model's own file: give one of finite weights\n");
+    }
+  }
+  return text;
 }
 
 Safetensors LoadUntrained(const Graph& canonical, const po::variables_map& values) {

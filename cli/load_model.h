@@ -18,6 +18,9 @@ Safetensors ReadWeights(const char* flag, const po::variables_map& values);
 // Reads and canonicalises a model as the flags say.
 std::unique_ptr<Graph> LoadCanonical(const std::string& model, const po::variables_map& values, PassManager& passes);
 
+// Lines about weights of the model's own file that are NaN or infinite: why those of a run became so. "" when there are none.
+std::string NonFiniteWeights(const Graph& canonical);
+
 // What training of that graph leaves as it is (optim/untrained_tensors.h).
 Safetensors LoadUntrained(const Graph& canonical, const po::variables_map& values);
 

@@ -295,6 +295,7 @@ Ending TrainRank(const TrainFlags& flags, Communicator* world) {
       complete = evaluations.AfterStep(trainer, record.step, stopped, folder.get()) && trainer.Done();
     }
   } catch (Error& error) {
+    if (leads && error.code() == ErrorCode::kDeviceError) std::cerr << NonFiniteWeights(*graph);
     SaveAfterError(error, trainer.session(), folder.get(), world, form, StrCat("weights after step ", done, " are in ", path.string()));
     throw;
   }

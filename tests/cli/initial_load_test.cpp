@@ -149,17 +149,22 @@ TEST_F(BegunWith, ValuesThatAreNoNumbersAreRefused) {
   ASSERT_EQ(Train("first", "--steps 1").code, 0);
   auto tensors = ReadSafetensors(folder_ / "first/weights.safetensors").tensors;
   std::vector<float> table = tensors.at("model.embed_tokens.weight")->AsFloats();
-  table[2 * 64 + 7] = std::numeric_limits<float>::infinity();
-  table[5 * 64] = std::numeric_limits<float>::quiet_NaN();
+  table['e' * 64 + 7] = std::numeric_limits<float>::infinity();
+  table['x' * 64] = std::numeric_limits<float>::quiet_NaN();
   tensors["model.embed_tokens.weight"] = TensorData::FromFloats(tensors.at("model.embed_tokens.weight")->dims(), table);
   WriteSafetensors(folder_ / "bad.safetensors", tensors);
-  const std::string place = "'model.embed_tokens.weight' holds inf at [2,7]";
+  const std::string place = "'model.embed_tokens.weight' holds inf at [101,7]";
   const Outcome begun = Train("next", "--steps 1 --initial-load " + Folder("bad.safetensors"));
   EXPECT_EQ(begun.code, 2);
   EXPECT_NE(begun.text.find(place), std::string::npos) << begun.text;
   const std::string command = WEIR_PROGRAM " export " WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx --weights " + Folder("bad.safetensors") + " -o " + Folder("bad.onnx");
   EXPECT_EQ(std::system((command + " >" + Folder("log") + " 2>&1").c_str()), 0) << "to look at what diverged";
   EXPECT_NE(Slurp(folder_ / "log").find("warning: --weights: " + place), std::string::npos) << Slurp(folder_ / "log");
+  std::string train = Command("bad", "--steps 2");
+  const std::string model = WEIR_SOURCE_DIR "/models/olmoe/dynamo18_batched_mm_sdpa.onnx";
+  train.replace(train.find(model), model.size(), Folder("bad.onnx"));
+  EXPECT_NE(std::system((train + " >" + Folder("log") + " 2>&1").c_str()), 0);
+  EXPECT_NE(Slurp(folder_ / "log").find("notice: " + place + " in the model's own file"), std::string::npos) << Slurp(folder_ / "log");
 }
 
 }  // namespace
