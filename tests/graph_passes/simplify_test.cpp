@@ -30,6 +30,8 @@ TEST(Simplify, GivesEqualThingsOneSpelling) {
              "  a = Mul(x, float[]{1})\n  b = Add(float[]{0}, a)\n  c = Div(b, float[]{1})\n  y = "
              "Neg(c)\n"),
        Graph(kSame, id)},
+      {"split_without_axis", "graph g (float[4,6] x) => (float[2,6] y)\n{\n  a, b = Split<num_outputs = 2>(x)\n  y = Sub(a, b)\n}\n",
+       "graph g (float[4,6] x) => (float[2,6] y)\n{\n  a, b = Split<axis = 0>(x, int64[2]{2, 2})\n  y = Sub(a, b)\n}\n"},
       {"casts", Graph(kSame, "  a = Cast<to = 1>(x)\n  b = CastLike(a, x)\n  y = Neg(b)\n"),
        Graph(kSame, id)},
       {"square", Graph(kSame, "  y = Pow(x, float[]{2})\n"), Graph(kSame, "  y = Mul(x, x)\n")},
