@@ -9,6 +9,8 @@
 #include <set>
 #include <sstream>
 
+#include "tests/built_with_cuda.h"
+
 namespace weir {
 namespace {
 
@@ -82,6 +84,7 @@ TEST_P(Guide, CommandsRun) {
   for (const Block& block : Blocks(GetParam())) {
     if (block.kind == "sh") script += block.text;
   }
+  if (script.find("--device cuda") != script.npos && !BuiltWithCuda()) GTEST_SKIP() << "built without CUDA";
   const fs::path folder = fs::temp_directory_path() / ("weir_guide_" + GetParam().stem().string() + std::to_string(getpid()));
   fs::remove_all(folder);
   fs::create_directories(folder);
@@ -125,3 +128,4 @@ TEST(Docs, EveryRelativeLinkOfTheGuidesLeadsSomewhere) {
 
 }  // namespace
 }  // namespace weir
+#include "tests/built_with_cuda.h"

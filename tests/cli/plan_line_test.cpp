@@ -8,6 +8,7 @@
 #include "cli/options.h"
 #include "cli/sizes.h"
 #include "graph/error.h"
+#include "tests/built_with_cuda.h"
 
 namespace weir {
 namespace {
@@ -56,6 +57,7 @@ const std::vector<Case> kCases = {
 
 // MEM-10: beside the arena, in which workspaces and gaps are counted, a budget holds CUDA's context and, of several ranks, their links.
 TEST(PlanBudget, HoldsWhatLiesBesideTheArena_MEM10) {
+  if (!BuiltWithCuda()) GTEST_SKIP() << "built without CUDA";
   for (const auto& [ranks, beside] : {std::pair<int, int64_t>{1, 512}, {2, 1792}}) {
     const auto plan = [&, ranks = ranks](int64_t bytes) {
       return Shell(StrCat(WEIR_PROGRAM " plan ", kModels, kQwen, " --device cuda --precision bfloat16 --sequence 64 --json --ranks ", ranks, " --device-memory ", bytes));
@@ -77,6 +79,7 @@ class PlanLines : public testing::TestWithParam<Case> {};
 // Copied into a shell, `weir plan` of the line plans every buffer as shown, in the budget; `weir train` takes it; no given flag is otherwise.
 TEST_P(PlanLines, ThatOfAutoIsThePlanShown) {
   const auto& [model, given, batch, budget] = GetParam();
+  if (given.find("--device cuda") != given.npos && !BuiltWithCuda()) GTEST_SKIP() << "built without CUDA";
   const Result automatic = Shell(StrCat(WEIR_PROGRAM " plan ", kModels, model, " ", given, " ", batch, " ", budget, " --auto --json"));
   ASSERT_EQ(automatic.code, 0);
   const Json shown = Json::parse(automatic.output);

@@ -18,6 +18,7 @@
 #include "graph/error.h"
 #include "graph/text.h"
 #include "importer/importer.h"
+#include "tests/built_with_cuda.h"
 
 namespace weir {
 namespace {
@@ -196,6 +197,7 @@ TEST_F(Plans, TheClosedFormIsThePapers) {
   EXPECT_EQ(kept["paper"]["host"][0]["bytes"], 2 * 80 * 64 * 4);
   EXPECT_EQ(kept["paper"]["host"][1]["bytes"], 2 * 80 * (64 * 4 + 4 * 4)) << "both layers' outputs and log-sum-exps of 4 heads";
   EXPECT_EQ(kept["host_ledger"]["attention"], kept["paper"]["host"][1]["bytes"]);
+  if (!BuiltWithCuda()) GTEST_SKIP() << "built without CUDA";
   const Json narrow = PlanOf("--sequence 40 --micro-batch 2 --device cuda --precision bfloat16 --host-budget 1GiB --recompute layer --recompute-keep attention");
   EXPECT_EQ(narrow["host_ledger"]["attention"], 2 * 80 * (64 * 2 + 4 * 4)) << "log-sum-exps stay float32";
 }
@@ -289,6 +291,7 @@ TEST_F(Plans, EstimatesTellPrecisionsApart) {
   const double flop = 2.0 * 4096 * 4096 * 4096;
   EXPECT_DOUBLE_EQ(EstimateStep(plan, Float32Rates()).micro_batch.at("products"), flop / 22e12);
   EXPECT_DOUBLE_EQ(EstimateStep(plan, MachineRates{}).micro_batch.at("products"), flop / 600e12);
+  if (!BuiltWithCuda()) GTEST_SKIP() << "built without CUDA";
   const std::string sizes = "--sequence 64 --device cuda --precision ";
   EXPECT_EQ(PlanOf(sizes + "float32")["estimate"]["machine"], "an H200 in float32");
   EXPECT_EQ(PlanOf(sizes + "bfloat16")["estimate"]["machine"], "an H200 in bfloat16");
