@@ -280,21 +280,18 @@ TEST_F(Plans, RanksThatShareHeadsReceiveWholeKeys) {
 // Where four ranks do not reach, eight do, though there are four heads.
 TEST_F(Plans, AutoTakesMoreRanksThanHeads) {
   const Json chosen = PlanOf("--ranks 8 --sequence 65536 --device-memory 44MiB --host-memory 1GiB --auto");
-  const std::string flags = chosen["auto"]["flags"];
-  EXPECT_NE(flags.find("--context-parallel 8"), std::string::npos) << flags;
+  EXPECT_NE(chosen["auto"]["flags"].get<std::string>().find("--context-parallel 8"), std::string::npos) << chosen["auto"]["flags"];
 }
 
 // 2 x 4096^3 flop of one product: cuBLAS on tensor cores, or own kernels without them.
 TEST_F(Plans, EstimatesTellPrecisionsApart) {
   const auto graph = ParseText("graph (float[4096,4096] x) => (float[4096,4096] y)\nparameter float[4096,4096] w\n{ y = Linear(x, w) }");
   const Plan plan = MakePlan(*graph, DeviceKind::kCpu);
-  const double flop = 2.0 * 4096 * 4096 * 4096;
-  EXPECT_DOUBLE_EQ(EstimateStep(plan, Float32Rates()).micro_batch.at("products"), flop / 22e12);
-  EXPECT_DOUBLE_EQ(EstimateStep(plan, MachineRates{}).micro_batch.at("products"), flop / 600e12);
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, Float32Rates()).micro_batch.at("products"), 2.0 * 4096 * 4096 * 4096 / 22e12);
+  EXPECT_DOUBLE_EQ(EstimateStep(plan, MachineRates{}).micro_batch.at("products"), 2.0 * 4096 * 4096 * 4096 / 600e12);
   if (!BuiltWithCuda()) GTEST_SKIP() << "built without CUDA";
-  const std::string sizes = "--sequence 64 --device cuda --precision ";
-  EXPECT_EQ(PlanOf(sizes + "float32")["estimate"]["machine"], "an H200 in float32");
-  EXPECT_EQ(PlanOf(sizes + "bfloat16")["estimate"]["machine"], "an H200 in bfloat16");
+  for (const std::string type : {"float32", "bfloat16"})
+    EXPECT_EQ(PlanOf("--sequence 64 --device cuda --precision " + type)["estimate"]["machine"], "an H200 in " + type);
 }
 
 TEST_F(Plans, MachineFilesAreChecked) {
